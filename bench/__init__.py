@@ -1,0 +1,1 @@
+"""The benchmark: cached against uncached, in one run."""

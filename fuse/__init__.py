@@ -1,0 +1,1 @@
+"""The mount: the filesystem layer (vfs) and the drivers that speak to the kernel."""

@@ -1,0 +1,1 @@
+"""Eviction policies: pure objects that the engine, the simulator and the tests share."""

@@ -1,0 +1,1 @@
+"""Origins: the stores that hold the truth."""

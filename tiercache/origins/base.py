@@ -1,0 +1,148 @@
+"""The contract that every origin keeps: plain blocking calls, errors in the domain's words, no retries."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from tiercache.model import Attributes, Key, ObjectStat, Space
+
+
+class Capability(enum.Flag):
+    """What an origin can do natively; the engine works around what is missing."""
+
+    NONE = 0
+    EMPTY_DIRECTORIES = enum.auto()
+    """Directories exist by themselves. Without it a directory is a key prefix (or a marker object)."""
+    SYMLINKS = enum.auto()
+    HARD_LINKS = enum.auto()
+    RENAME = enum.auto()
+    """``rename`` is one atomic step for files and directories. Without it the engine copies and deletes."""
+    EXCHANGE = enum.auto()
+    """``rename(exchange=True)`` works."""
+    SET_ATTRIBUTES = enum.auto()
+    """``set_attributes`` works without a new upload."""
+    LISTED_ATTRIBUTES = enum.auto()
+    """``list`` and ``walk`` fill ``ObjectStat.attributes``."""
+    CONDITIONAL_WRITE = enum.auto()
+    """``write`` enforces ``Condition`` atomically; without it the check and the write are two steps."""
+    STORED_ATTRIBUTES = enum.auto()
+    """``write`` keeps ``attributes`` with the object."""
+    READ_ONLY = enum.auto()
+
+
+class Condition(NamedTuple):
+    """When a write may replace the name: no fields = always (replace); see ``etag`` and ``absent``."""
+
+    etag: str = ""
+    """Only if the current object still has this etag (If-Match)."""
+    absent: bool = False
+    """Only if there is no object (If-None-Match: ``*``)."""
+
+
+ALWAYS = Condition()
+
+Progress = Callable[[int], None]
+"""Called with the number of further bytes sent. May raise to cancel the write."""
+
+
+class Source(NamedTuple):
+    """Bytes to upload: a local file, read at explicit offsets so that one may be read in parallel."""
+
+    path: str
+    size_bytes: int
+
+
+class Origin(Protocol):
+    """A bucket, a directory or a host, addressed by keys.
+
+    Methods block and are called from worker threads, many at once. They raise only
+    ``TierCacheError`` kinds: Absent, Denied, Busy, Changed, Broken, Unsupported, InvalidName, NoSpace, Exists,
+    NotDirectory, IsDirectory, NotEmpty. Each returns in bounded time (the configured timeouts).
+    Retrying is the caller's affair (``origins.retry``).
+    """
+
+    @property
+    def identity(self) -> str:
+        """Canonical URL of the whole bucket, host or tree, endpoint included, without secrets."""
+        ...
+
+    @property
+    def capabilities(self) -> Capability: ...
+
+    def stat(self, key: Key) -> ObjectStat:
+        """Describe one name, attributes included. On an object store ``key`` is a directory when anything lies
+        under ``key + b"/"`` (or a marker exists): the directory wins over an object of the same name. Absent if neither."""
+        ...
+
+    def list(self, directory: Key) -> Iterator[ObjectStat]:
+        """The direct children, in any order, one page at a time. Names without a POSIX spelling are included as they are.
+        Absent if there is no such directory, NotDirectory if it is a file. Raises midway rather than end early."""
+        ...
+
+    def walk(self, directory: Key) -> Iterator[ObjectStat]:
+        """Every object (files, symlinks, markers as DIRECTORY, POSIX directories) below ``directory``, parents first."""
+        ...
+
+    def read(self, key: Key, offset: int, length: int, etag: str) -> memoryview:
+        """Exactly ``length`` bytes at ``offset`` of the version ``etag``; the range lies inside the object.
+        Changed if the object has another etag, Absent if gone, Broken if the answer is short, long or another range."""
+        ...
+
+    def read_whole(self, key: Key, limit_bytes: int) -> tuple[ObjectStat, memoryview | None]:
+        """Describe an object and fetch it in one round trip if it is at most ``limit_bytes`` long (else None)."""
+        ...
+
+    def write(
+        self,
+        key: Key,
+        source: Source,
+        *,
+        attributes: Attributes | None,
+        condition: Condition,
+        upload_id: str,
+        progress: Progress | None = None,
+    ) -> ObjectStat:
+        """Replace ``key`` by the source's bytes, atomically; missing parent directories are made.
+        ``upload_id`` is stored with the object. Changed if the condition fails; on every failure nothing of it is left behind
+        (multipart aborted, temporary file removed). The result's size is checked against the source."""
+        ...
+
+    def abort_uploads(self, key: Key, upload_id: str) -> None:
+        """Remove what an interrupted ``write`` of this id may have left (parts, temporary files). Idempotent."""
+        ...
+
+    def delete(self, key: Key, etag: str = "") -> None:
+        """Remove a file or symlink. Absent if there is none; Changed if ``etag`` is given and differs (where it can be checked)."""
+        ...
+
+    def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
+        """Copy a file inside the origin without moving its bytes through us, attributes included. Changed as in ``read``."""
+        ...
+
+    def rename(self, source: Key, target: Key, *, no_replace: bool = False, exchange: bool = False) -> None:
+        """Atomic rename of a file or directory; Unsupported without Capability.RENAME."""
+        ...
+
+    def make_directory(self, key: Key, attributes: Attributes | None = None) -> ObjectStat:
+        """Make one directory (its parent exists). On an object store: a marker object. Exists if the name is taken."""
+        ...
+
+    def remove_directory(self, key: Key) -> None:
+        """Remove an empty directory (or its marker). NotEmpty, Absent, NotDirectory."""
+        ...
+
+    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat: ...
+
+    def link(self, source: Key, target: Key) -> ObjectStat: ...
+
+    def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
+        """Store mode, owner, times and xattrs of an existing name; the returned stat may carry a new etag for the same bytes."""
+        ...
+
+    def space(self, key: Key) -> Space:
+        """Size and free space; an object store answers with large round numbers."""
+        ...
+
+    def close(self) -> None: ...
