@@ -1,0 +1,46 @@
+"""Settings from file, environment and options, checked, with one clear line for what is wrong."""
+
+from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
+from tiercache.config.profiles import PROFILES, Profile, ProfileName
+from tiercache.config.schema import (
+    CatalogConfig,
+    ClientName,
+    Config,
+    EngineConfig,
+    EngineMode,
+    FetchConfig,
+    MetricsConfig,
+    NvmeConfig,
+    OriginConfig,
+    RamConfig,
+    ReadaheadConfig,
+    StagingConfig,
+    UploadConfig,
+)
+from tiercache.config.sources import load_config
+from tiercache.errors import ConfigError
+from tiercache.units import Size
+
+__all__ = [
+    "PROFILES",
+    "CatalogConfig",
+    "ClientName",
+    "Config",
+    "ConfigError",
+    "EngineConfig",
+    "EngineMode",
+    "FetchConfig",
+    "MetricsConfig",
+    "NvmeConfig",
+    "OriginConfig",
+    "Profile",
+    "ProfileName",
+    "RamConfig",
+    "ReadaheadConfig",
+    "Size",
+    "StagingConfig",
+    "UploadConfig",
+    "disk_total_bytes",
+    "load_config",
+    "memory_limit_bytes",
+]

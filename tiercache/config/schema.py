@@ -1,0 +1,211 @@
+"""The settings: sections, keys, defaults and what is allowed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from tiercache.config.fields import Bytes, Count, Duration, Share
+from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
+from tiercache.config.profiles import PROFILES, PolicyName, Profile, ProfileName
+from tiercache.units import GIB, KIB, MIB, Size
+
+ClientName = Literal["obstore", "s3fs"]
+EngineMode = Literal["auto", "attach", "inprocess"]
+
+
+def default_cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/tiercache``, which is usually ``~/.cache/tiercache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiercache"
+
+
+def _absolute(value: object) -> object:
+    """The engine runs in another working directory than the command that starts it."""
+    if isinstance(value, str | os.PathLike) and os.fspath(value):
+        return Path(os.fsdecode(value)).expanduser().absolute()
+    return value
+
+
+LocalPath = Annotated[Path, BeforeValidator(_absolute)]
+
+
+class Section(BaseModel):
+    """Base of all sections: constant once read, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, validate_default=True)
+
+
+class RamConfig(Section):
+    """The RAM tier: whole versions in files on tmpfs."""
+
+    capacity: Share = Size(0, 0.10)
+    """A share counts against the memory limit of the cgroup; 0 turns the tier off."""
+    policy: PolicyName = "s3fifo"
+    directory: LocalPath | None = None
+    """Default: a directory under /dev/shm whose name is a digest of ``cache_dir``."""
+
+
+class NvmeConfig(Section):
+    """The NVMe tier: sparse files in the cache directory."""
+
+    capacity: Share = Size(0, 0.80)
+    """A share counts against the size of the disk that holds ``cache_dir``."""
+    free_space_floor: Share = Size(0, 0.05)
+    """Free space that is left alone, even when it is others who fill the disk."""
+    policy: PolicyName = "s3fifo"
+    max_object_share: float = Field(default=0.5, gt=0, le=1)
+    """An object larger than this share of the capacity is streamed, not kept."""
+
+
+class StagingConfig(Section):
+    """Written bytes that the origin does not have yet."""
+
+    capacity: Share = Size(0, 0.10)
+    upload_delay_s: Duration = 0.0
+    """How long a closed file waits before its upload, so that temporary files are never sent."""
+
+
+class FetchConfig(Section):
+    """Requests to origins."""
+
+    concurrency: Count = 64
+    timeout_s: Duration = 30.0
+    """Without a byte moving for this long, a request has failed."""
+    connect_timeout_s: Duration = 5.0
+    retries: int = Field(default=8, ge=0, le=100)
+    retry_base_s: Duration = 0.1
+    retry_cap_s: Duration = 5.0
+    retry_deadline_s: Duration = 60.0
+    """After this long in all, the reader gets the error."""
+    part_size: Bytes = Field(default=16 * MIB, ge=64 * KIB)
+    """Length of one ranged GET of a large read."""
+    buffer_bytes: Bytes = Field(default=512 * MIB, ge=MIB)
+    """Bound on the bytes of fills in flight."""
+
+
+class ReadaheadConfig(Section):
+    """Sequential read-ahead. ``budget_bytes = 0`` turns it off."""
+
+    budget_bytes: Bytes = 256 * MIB
+    """Over all open files together."""
+    window_max_bytes: Bytes = 64 * MIB
+    window_min_bytes: Bytes = Field(default=4 * MIB, ge=64 * KIB)
+
+
+class UploadConfig(Section):
+    """Write-back to the origin."""
+
+    concurrency: Count = 8
+    part_size: Bytes = Field(default=16 * MIB, ge=5 * KIB)
+    part_concurrency: Count = 8
+    """Parts of one file in flight at a time."""
+    buffer_bytes: Bytes = Field(default=256 * MIB, ge=MIB)
+    """Over all uploads together."""
+    retry_base_s: Duration = 0.5
+    retry_cap_s: Duration = 30.0
+
+
+class MetricsConfig(Section):
+    """Prometheus text over HTTP."""
+
+    listen: str = ""
+    """``127.0.0.1:9100``; empty = off."""
+
+    @field_validator("listen")
+    @classmethod
+    def _has_host_and_port(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and not (host and port.isdigit() and int(port) < 65536):
+            raise ValueError(f"{value!r} is not an address; allowed: HOST:PORT such as 127.0.0.1:9100, or nothing")
+        return value
+
+
+class EngineConfig(Section):
+    """The process that owns a cache directory."""
+
+    mode: EngineMode = "auto"
+    idle_timeout_s: Duration = 300.0
+    """An engine that was started on demand ends after this long without clients, mounts and dirty files."""
+    request_timeout_s: Duration = 300.0
+    start_timeout_s: Duration = 30.0
+    max_clients: Count = 1024
+
+
+class CatalogConfig(Section):
+    """The catalog's file; it is sparse, the figure is only its bound."""
+
+    map_size_bytes: Bytes = Field(default=16 * GIB, ge=16 * MIB)
+
+
+class OriginConfig(Section):
+    """An origin under a name, for ``tiercache://NAME/key``."""
+
+    url: str = Field(min_length=1)
+    client: ClientName = "obstore"
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the client: ``key``, ``secret``, ``endpoint_url``, ``profile``, …"""
+    profile: ProfileName = "general"
+
+
+class ProfileConfig(Section):
+    """Changes to a built-in profile; what is None stays as built in."""
+
+    ttl_s: Duration | None = None
+    negative_ttl_s: Annotated[Duration, Field(le=5)] | None = None
+    read_only: bool | None = None
+    upload: bool | None = None
+    policy: PolicyName | None = None
+    posix_metadata: bool | None = None
+    ack: Literal["memory", "local", "origin"] | None = None
+    sync_on_close: bool | None = None
+
+
+class Config(Section):
+    """All settings of one cache directory."""
+
+    cache_dir: LocalPath = Field(default_factory=default_cache_dir)
+    verify: Literal["open", "read"] = "open"
+    """When the checksum of a cached block is checked: at the first open after a start, or at each read."""
+    ram: RamConfig = RamConfig()
+    nvme: NvmeConfig = NvmeConfig()
+    staging: StagingConfig = StagingConfig()
+    fetch: FetchConfig = FetchConfig()
+    readahead: ReadaheadConfig = ReadaheadConfig()
+    upload: UploadConfig = UploadConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    engine: EngineConfig = EngineConfig()
+    catalog: CatalogConfig = CatalogConfig()
+    profiles: dict[ProfileName, ProfileConfig] = Field(default_factory=dict)
+    origins: dict[str, OriginConfig] = Field(default_factory=dict)
+
+    def profile(self, name: ProfileName) -> Profile:
+        """The built-in profile with this configuration's changes."""
+        changes = self.profiles.get(name, ProfileConfig()).model_dump(exclude_none=True)
+        return PROFILES[name].model_copy(update=changes)
+
+    @property
+    def ram_directory(self) -> Path:
+        """Where the RAM tier lives: one directory per cache directory and user."""
+        digest = hashlib.blake2b(os.fsencode(self.cache_dir), digest_size=8).hexdigest()
+        return self.ram.directory or Path(f"/dev/shm/tiercache-{os.geteuid()}-{digest}")
+
+    def ram_capacity_bytes(self) -> int:
+        """Bytes of the RAM tier; never more than its tmpfs has (a container's /dev/shm is often 64 MiB)."""
+        wanted_bytes = self.ram.capacity.resolve(memory_limit_bytes())
+        return min(wanted_bytes, int(disk_total_bytes(self.ram_directory) * 0.9))
+
+    def nvme_capacity_bytes(self) -> int:
+        """Bytes of the NVMe tier."""
+        return self.nvme.capacity.resolve(disk_total_bytes(self.cache_dir))
+
+    def free_space_floor_bytes(self) -> int:
+        """Bytes of the disk that the NVMe tier leaves free."""
+        return self.nvme.free_space_floor.resolve(disk_total_bytes(self.cache_dir))
+
+    def staging_capacity_bytes(self) -> int:
+        """The budget of staged bytes."""
+        return self.staging.capacity.resolve(disk_total_bytes(self.cache_dir))

@@ -1,0 +1,84 @@
+"""The engine's figures: one registry, passed down, readable as a dictionary and as Prometheus text."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Counters and gauges of one engine. Made by the engine and handed to its parts; nothing here is global."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        self.hits = self._counter("hits", "Reads answered by a tier", "tier")
+        self.misses = self._counter("misses", "Reads that needed the origin")
+        self.read_bytes = self._counter("read_bytes", "Bytes handed to readers, by where they came from", "tier")
+        self.fill_bytes = self._counter("fill_bytes", "Bytes written into a tier", "tier")
+        self.fills = self._counter("fills", "Versions that became complete in a tier", "tier")
+        self.evictions = self._counter("evictions", "Versions evicted from a tier", "tier")
+        self.evicted_bytes = self._counter("evicted_bytes", "Bytes evicted from a tier", "tier")
+        self.rejected = self._counter("rejected", "Versions that a tier did not admit", "tier")
+        self.damaged = self._counter("damaged", "Cached copies dropped because their bytes were wrong", "tier")
+        self.tier_errors = self._counter("tier_errors", "Failed operations of a tier, taken as misses", "tier")
+        self.used_bytes = self._gauge("used_bytes", "Bytes in a tier, fills in flight included", "tier")
+        self.capacity_bytes = self._gauge("capacity_bytes", "Most bytes a tier may hold", "tier")
+        self.resident = self._gauge("resident", "Versions in a tier", "tier")
+        self.fetches_in_flight = self._gauge("fetches_in_flight", "Fetches from origins that run now")
+
+        self.origin_requests = self._counter("origin_requests", "Requests to origins", "op", "outcome")
+        self.origin_seconds = Histogram(
+            "tiercache_origin_seconds",
+            "Duration of requests to origins",
+            ["op"],
+            registry=self.registry,
+            buckets=_REQUEST_SECONDS,
+        )
+        self.origin_bytes = self._counter("origin_bytes", "Bytes exchanged with origins (read, written)", "direction")
+        self.retries = self._counter("retries", "Requests to origins that were repeated", "op")
+
+        self.readahead_bytes = self._counter("readahead_bytes", "Bytes read ahead (used, wasted, dropped)", "outcome")
+        self.readahead_in_flight_bytes = self._gauge("readahead_in_flight_bytes", "Read-ahead budget in use")
+
+        self.staged_bytes = self._gauge("staged_bytes", "Bytes in staging that the origin does not have")
+        self.staged_files = self._gauge("staged_files", "Files in staging by state", "state")
+        self.staging_capacity_bytes = self._gauge("staging_capacity_bytes", "Budget of staged bytes")
+        self.uploads = self._counter("uploads", "Uploads that ended", "outcome")
+        self.uploads_in_flight = self._gauge("uploads_in_flight", "Uploads that run now")
+        self.upload_bytes = self._counter("upload_bytes", "Bytes uploaded")
+        self.back_pressure = self._counter("back_pressure", "Writes that had to wait for room in staging")
+        self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
+
+        self.requests = self._counter("requests", "Requests of clients and mounts to the engine", "op")
+        self.clients = self._gauge("clients", "Connected clients")
+        self.mounts = self._gauge("mounts", "Mounts of this engine")
+
+    def snapshot(self) -> dict[str, float | dict[str, float]]:
+        """Every figure by name without the prefix; with labels, a dictionary from their values joined by ``/``."""
+        figures: dict[str, float | dict[str, float]] = {}
+        for family in self.registry.collect():
+            for sample in family.samples:
+                name = sample.name.removeprefix("tiercache_")
+                if name.endswith(("_created", "_bucket")):
+                    continue
+                labels = "/".join(sample.labels.values())
+                if not sample.labels:
+                    figures[name] = sample.value
+                else:
+                    by_label = figures.setdefault(name, {})
+                    assert isinstance(by_label, dict)
+                    by_label[labels] = sample.value
+        return figures
+
+    def text(self) -> bytes:
+        """The Prometheus text exposition, of type CONTENT_TYPE."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(f"tiercache_{name}", documentation, labels, registry=self.registry)
+
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(f"tiercache_{name}", documentation, labels, registry=self.registry)
