@@ -78,6 +78,18 @@ class Kind(enum.IntEnum):
     SYMLINK = 3
 
 
+class Tier(enum.IntEnum):
+    """Where a copy of a version lies; the fastest sorts first."""
+
+    RAM = 0
+    NVME = 1
+
+    @property
+    def label(self) -> str:
+        """The name in metrics, logs and status."""
+        return self.name.lower()
+
+
 class StagedState(enum.StrEnum):
     """Where a staged file is on its way to the origin. CLEAN is not among them: its record is gone."""
 
