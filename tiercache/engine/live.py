@@ -1,0 +1,72 @@
+"""The inodes that are in use right now: open handles and the staged file, keyed by inode and never by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from tiercache.model import Entry, Key
+
+if TYPE_CHECKING:
+    from tiercache.engine.handle import Handle
+    from tiercache.staging import StagedFile
+
+
+@dataclass(slots=True, eq=False)
+class LiveInode:
+    """What the engine holds in memory for one inode. All reading and writing of an open file goes through it."""
+
+    inode: int
+    key: Key | None
+    """The current name; None once unlinked: then the inode lives only as long as its handles."""
+
+    entry: Entry
+    """The last known entry. Its size and mtime are not those of a file being written: see ``staged``."""
+
+    handles: set[Handle] = field(default_factory=set)
+
+    staged: StagedFile | None = None
+    """The newest bytes, where the origin lacks them."""
+
+    mtime_ns: int = 0
+    """Time of the last write through a handle, 0 if none since the attributes were last set."""
+
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    """Held while the staged file is made, replaced or sealed, so that two first writes stage once."""
+
+    @property
+    def writers(self) -> int:
+        """How many open handles may write."""
+        return sum(1 for handle in self.handles if handle.writable)
+
+
+class LiveTable:
+    """All live inodes of one origin. An inode without handles and without staged bytes is dropped."""
+
+    def __init__(self) -> None:
+        self._by_inode: dict[int, LiveInode] = {}
+        # Second names of hard-linked inodes; the catalog remembers only one name per inode.
+        self.links: dict[int, set[Key]] = {}
+
+    def get(self, inode: int) -> LiveInode | None:
+        return self._by_inode.get(inode)
+
+    def obtain(self, inode: int, key: Key, entry: Entry) -> LiveInode:
+        """The live inode, made if it is not there; its entry is brought up to date."""
+        live = self._by_inode.get(inode)
+        if live is None:
+            live = self._by_inode[inode] = LiveInode(inode, key, entry)
+        elif live.key is not None:
+            live.entry = entry
+        return live
+
+    def release(self, live: LiveInode) -> None:
+        """Drop the inode if nothing uses it any more."""
+        if not live.handles and live.staged is None:
+            self._by_inode.pop(live.inode, None)
+
+    def __iter__(self) -> Iterator[LiveInode]:
+        return iter(list(self._by_inode.values()))

@@ -1,0 +1,244 @@
+"""Reading names: lookup, listing and walk, merged from catalog, origin and staged files."""
+
+from __future__ import annotations
+
+from tiercache.config import Profile
+from tiercache.engine.entries import absent_entry, child_name, directory_entry, entry_of, is_fresh, now_ns
+from tiercache.engine.tree import Tree
+from tiercache.errors import Absent, NotDirectory
+from tiercache.model import Entry, Key, Kind, ObjectStat, has_posix_spelling, is_below, join, parent_of
+from tiercache.origins.base import Capability
+
+LISTING_ATTEMPTS = 3
+"""How often a listing that a local change overtook is asked again before it is used without being remembered."""
+
+
+class Names:
+    """Answers what a name is, as fresh as ``profile`` demands."""
+
+    def __init__(self, tree: Tree, profile: Profile) -> None:
+        self._tree = tree
+        self._profile = profile
+
+    # -- one name ---------------------------------------------------------------------------------
+
+    def known(self, key: Key) -> Entry | None:
+        """The entry if the catalog can answer alone (it may be an ABSENT one), else None. Never waits."""
+        entry = self._tree.entry(key)
+        at_ns = now_ns()
+        if entry is not None:
+            if self._lacks_attributes(entry):
+                return None
+            return entry if self._fresh(entry, at_ns) else None
+        if key and self._listing_is_fresh(parent_of(key), at_ns):
+            return absent_entry(at_ns)
+        return None
+
+    async def lookup(self, key: Key) -> Entry:
+        """The entry of ``key``; Absent if there is none."""
+        entry = self.known(key)
+        if entry is None:
+            entry = await self._ask(key)
+        if entry.kind is Kind.ABSENT:
+            raise Absent(f"{show(key)}: no such file or directory")
+        return entry
+
+    async def find(self, key: Key) -> Entry | None:
+        """Like ``lookup``, with None for an absent name."""
+        try:
+            return await self.lookup(key)
+        except Absent:
+            return None
+
+    async def _ask(self, key: Key) -> Entry:
+        """Ask the origin and remember the answer, unless a local change overtook it."""
+        tree = self._tree
+        directory = parent_of(key)
+        while True:
+            generation = tree.generations[directory]
+            try:
+                stat: ObjectStat | None = await tree.call(tree.origin.stat, key)
+            except (Absent, NotDirectory):
+                stat = None
+            if tree.generations[directory] == generation:
+                return self.remember(key, stat)
+            entry = self.known(key)
+            if entry is not None:
+                return entry
+
+    def remember(self, key: Key, stat: ObjectStat | None) -> Entry:
+        """Store what the origin said of ``key`` (None: it is absent) and return the merged entry."""
+        tree = self._tree
+        at_ns = now_ns()
+        old = tree.entry(key)
+        if old is not None and old.staged:
+            return old
+        if stat is None:
+            return self._remember_absence(key, old, at_ns)
+        entry = entry_of(stat, origin=tree.origin_id, inode=self._inode_of(stat, old), old=old, at_ns=at_ns)
+        tree.put(key, entry)
+        if old is not None and old.kind is not Kind.ABSENT and (old.etag != entry.etag or old.kind is not entry.kind):
+            tree.changed(key, old.inode)
+        return entry
+
+    def _remember_absence(self, key: Key, old: Entry | None, at_ns: int) -> Entry:
+        tree = self._tree
+        if not key or tree.exists_here(key):
+            kept = old if old is not None and old.kind is Kind.DIRECTORY else None
+            inode = tree.inode_for(old, Kind.DIRECTORY)
+            entry = kept._replace(checked_ns=at_ns) if kept else directory_entry(inode, at_ns, known=True)
+            return tree.put(key, entry)
+        entry = tree.put(key, absent_entry(at_ns))
+        if old is not None and old.kind is not Kind.ABSENT:
+            tree.changed(key, old.inode)
+        return entry
+
+    def _inode_of(self, stat: ObjectStat, old: Entry | None) -> int:
+        tree = self._tree
+        if stat.link_count > 1 and stat.kind is Kind.FILE and (old is None or old.kind is not Kind.FILE):
+            # Another name of the same file may be known already; hard links share their inode id.
+            for inode, keys in tree.live.links.items():
+                for other in keys:
+                    entry = tree.entry(other)
+                    if entry is not None and entry.etag == stat.etag and entry.kind is Kind.FILE:
+                        keys.add(stat.key)
+                        return inode
+            inode = tree.catalog.new_inode()
+            tree.live.links.setdefault(inode, set()).add(stat.key)
+            return inode
+        return tree.inode_for(old, stat.kind)
+
+    def _fresh(self, entry: Entry, at_ns: int) -> bool:
+        return is_fresh(entry, self._profile.ttl_s, self._profile.negative_ttl_s, at_ns)
+
+    def _lacks_attributes(self, entry: Entry) -> bool:
+        return (
+            self._profile.posix_metadata
+            and not entry.attributes_known
+            and not entry.staged
+            and entry.kind in (Kind.FILE, Kind.SYMLINK)
+        )
+
+    # -- directories ------------------------------------------------------------------------------
+
+    async def list(self, directory: Key, *, posix: bool = True) -> list[tuple[bytes, Entry]]:
+        """The children by name; only those that a mount can spell when ``posix``."""
+        if not self._listing_is_fresh(directory, now_ns()):
+            children = await self._refresh(directory)
+        else:
+            children = self._tree.catalog.children(self._tree.origin_id, directory)
+        if posix:
+            return [(name, entry) for name, entry in children if _is_posix_name(name)]
+        return children
+
+    def _listing_is_fresh(self, directory: Key, at_ns: int) -> bool:
+        listed_ns = self._tree.catalog.listed_ns(self._tree.origin_id, directory)
+        return bool(listed_ns) and -1.0 < (at_ns - listed_ns) / 1e9 < self._profile.ttl_s
+
+    async def _refresh(self, directory: Key) -> list[tuple[bytes, Entry]]:
+        tree = self._tree
+        for _ in range(LISTING_ATTEMPTS):
+            generation = tree.generations[directory]
+            listed_ns = now_ns()
+            stats = await self._list_origin(directory)
+            if tree.generations[directory] == generation:
+                return self._store_listing(directory, stats, listed_ns)
+        # Changes keep coming faster than the origin lists: use the answer, let what we know of each name win,
+        # and remember nothing.
+        children = dict(tree.catalog.children(tree.origin_id, directory))
+        for name, entry in self._entries(directory, stats, listed_ns):
+            children.setdefault(name, entry)
+        return sorted(children.items())
+
+    async def _list_origin(self, directory: Key) -> list[ObjectStat]:
+        tree = self._tree
+        try:
+            return await tree.call(lambda: list(tree.origin.list(directory)))
+        except Absent:
+            # The root of a bucket is never absent: an unknown bucket must stay an error.
+            if directory and tree.exists_here(directory):
+                return []
+            if directory:
+                self.remember(directory, None)
+            raise
+
+    def _entries(self, directory: Key, stats: list[ObjectStat], at_ns: int) -> list[tuple[bytes, Entry]]:
+        tree = self._tree
+        known = dict(tree.catalog.children(tree.origin_id, directory))
+        entries: dict[bytes, Entry] = {}
+        for stat in stats:
+            name = child_name(stat.key, directory)
+            # A directory wins over an object of the same name, whichever the store lists first.
+            if name in entries and entries[name].kind is Kind.DIRECTORY:
+                continue
+            old = known.get(name)
+            inode = self._inode_of(stat, old)
+            entries[name] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
+        for name in self._directories_only_here(directory):
+            if name not in entries:
+                old = known.get(name)
+                inode = tree.inode_for(old, Kind.DIRECTORY)
+                is_directory = old is not None and old.kind is Kind.DIRECTORY
+                entries[name] = old if old and is_directory else directory_entry(inode, at_ns, known=True)
+        return list(entries.items())
+
+    def _directories_only_here(self, directory: Key) -> set[bytes]:
+        tree = self._tree
+        names = set()
+        for key in (*tree.staged_below, *tree.kept_directories):
+            if key and key != directory and parent_of(key) == directory:
+                names.add(child_name(key, directory))
+        return names
+
+    def _store_listing(self, directory: Key, stats: list[ObjectStat], listed_ns: int) -> list[tuple[bytes, Entry]]:
+        tree = self._tree
+        entries = self._entries(directory, stats, listed_ns)
+        before = dict(tree.catalog.children(tree.origin_id, directory)) if tree.listeners else {}
+        stored = tree.catalog.put_listing(tree.origin_id, directory, entries, listed_ns)
+        after = dict(stored)
+        for name, old in before.items():
+            new = after.get(name)
+            if new is None or new.etag != old.etag or new.kind is not old.kind:
+                for listener in tree.listeners:
+                    listener(join(directory, name), old.inode)
+        return stored
+
+    async def walk(self, directory: Key) -> list[tuple[Key, Entry]]:
+        """Everything below ``directory``, newest bytes first of all: one flat listing where the origin has one."""
+        tree = self._tree
+        at_ns = now_ns()
+        try:
+            stats = await tree.call(lambda: list(tree.origin.walk(directory)))
+        except (Absent, NotDirectory):
+            if directory and not tree.exists_here(directory):
+                raise
+            stats = []
+        found: dict[Key, Entry] = {}
+        for stat in stats:
+            old = tree.entry(stat.key)
+            if old is not None and (old.staged or (old.kind is Kind.ABSENT and old.checked_ns > at_ns)):
+                continue
+            inode = self._inode_of(stat, old)
+            found[stat.key] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
+        with tree.catalog.batch():
+            for key, entry in found.items():
+                tree.catalog.put_entry(tree.origin_id, key, entry)
+        for live in tree.live:
+            if live.staged is not None and live.key is not None and is_below(live.key, directory):
+                staged = tree.entry(live.key)
+                if staged is not None and staged.staged:
+                    found[live.key] = staged
+        return sorted(found.items())
+
+    def lists_attributes(self) -> bool:
+        """Whether a listing tells modes and owners."""
+        return self._tree.can(Capability.LISTED_ATTRIBUTES)
+
+
+def _is_posix_name(name: bytes) -> bool:
+    return b"/" not in name and bool(name) and has_posix_spelling(name)
+
+
+def show(key: Key) -> str:
+    """A key for a message."""
+    return "/" + key.decode("utf-8", "backslashreplace")

@@ -1,0 +1,103 @@
+"""What all users of one origin share: its names, live inodes, and the directories that only we know of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from tiercache.cache import VersionRef
+from tiercache.catalog import Catalog
+from tiercache.engine.entries import now_ns
+from tiercache.engine.live import LiveTable
+from tiercache.model import Entry, Key, Kind, OriginId, parent_of
+from tiercache.origins.base import Capability, Origin
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+ChangeListener = Callable[[Key, int], None]
+
+
+@dataclass(eq=False)
+class Tree:
+    """State in one place; the operations are in ``names``, ``changes`` and ``files``."""
+
+    origin: Origin
+    origin_id: OriginId
+    catalog: Catalog
+    threads: trio.CapacityLimiter
+    """Bounds the origin calls of this tree that are under way (``fetch.concurrency``)."""
+
+    live: LiveTable = field(default_factory=LiveTable)
+
+    staged_below: Counter[Key] = field(default_factory=Counter)
+    """For each directory, how many staged names lie anywhere under it: such a directory exists even where the
+    origin, whose directories are key prefixes, does not know it yet."""
+
+    kept_directories: set[Key] = field(default_factory=set)
+    """Directories on an object store that lost their last object by our own unlink or rename. POSIX lets an empty
+    directory stand; they are remembered until ``rmdir`` or the end of the engine."""
+
+    generations: Counter[Key] = field(default_factory=Counter)
+    """Bumped at each local change in a directory, so that an answer asked for before the change is not stored after it."""
+
+    listeners: list[ChangeListener] = field(default_factory=list)
+
+    async def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a blocking origin call in a worker thread. A cancelled caller leaves the thread to its timeout."""
+        return await trio.to_thread.run_sync(function, *args, limiter=self.threads, abandon_on_cancel=True)
+
+    def can(self, capability: Capability) -> bool:
+        return bool(self.origin.capabilities & capability)
+
+    def entry(self, key: Key) -> Entry | None:
+        return self.catalog.entry(self.origin_id, key)
+
+    def put(self, key: Key, entry: Entry) -> Entry:
+        """Record a local change or a fresh answer; tells listeners when the name's object is another than before."""
+        self.catalog.put_entry(self.origin_id, key, entry)
+        return entry
+
+    def changed(self, key: Key, inode: int = 0) -> None:
+        """A name changed (here or at the origin): answers under way are void and the kernel's copy must go."""
+        self.generations[parent_of(key)] += 1
+        for listener in self.listeners:
+            listener(key, inode)
+
+    def touch_directory(self, directory: Key) -> None:
+        """A child came or went: the directory's own times move."""
+        entry = self.entry(directory)
+        if entry is not None and entry.kind is Kind.DIRECTORY:
+            at_ns = now_ns()
+            self.put(directory, entry._replace(mtime_ns=at_ns, ctime_ns=at_ns))
+
+    def inode_for(self, old: Entry | None, kind: Kind) -> int:
+        """A name keeps its inode as long as it stands for the same kind of thing."""
+        if old is not None and old.inode and old.kind is kind:
+            return old.inode
+        return self.catalog.new_inode()
+
+    def version_ref(self, key: Key, entry: Entry) -> VersionRef:
+        return VersionRef(self.origin, self.origin_id, key, entry.etag, entry.size_bytes, entry.version)
+
+    def note_staged(self, key: Key, count: int) -> None:
+        """A staged name appeared under (+1) or left (-1) all its ancestors."""
+        for directory in ancestors(key):
+            self.staged_below[directory] += count
+            if self.staged_below[directory] <= 0:
+                del self.staged_below[directory]
+
+    def exists_here(self, directory: Key) -> bool:
+        """Whether we know of a directory that the origin may not know of."""
+        return directory in self.kept_directories or directory in self.staged_below
+
+
+def ancestors(key: Key) -> Iterator[Key]:
+    """All directories above ``key``, nearest first, the root included."""
+    while key:
+        key = parent_of(key)
+        yield key
