@@ -1,0 +1,332 @@
+"""The file tree of this machine (HDD, NFS) as an origin: key = absolute path without the leading slash."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat as stat_module
+from collections.abc import Iterator
+
+from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, Unsupported
+from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
+from tiercache.origins.base import Capability, Condition, Progress, Source
+from tiercache.origins.posix_attributes import UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
+from tiercache.origins.posix_calls import EXCHANGE, NO_REPLACE, copy_bytes, domain_errors, path_of, renameat2
+
+_CAPABILITIES = (
+    Capability.EMPTY_DIRECTORIES
+    | Capability.SYMLINKS
+    | Capability.HARD_LINKS
+    | Capability.RENAME
+    | Capability.EXCHANGE
+    | Capability.SET_ATTRIBUTES
+    | Capability.LISTED_ATTRIBUTES
+    | Capability.STORED_ATTRIBUTES
+)
+
+_TEMPORARY_PREFIX = b".tiercache-"
+_READABLE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # not to hang on a FIFO
+
+
+class PosixOrigin:
+    """Everything under ``/``; ``write`` replaces a name by renaming a finished temporary file over it."""
+
+    @property
+    def identity(self) -> str:
+        return "file:///"
+
+    @property
+    def capabilities(self) -> Capability:
+        return _CAPABILITIES
+
+    def stat(self, key: Key) -> ObjectStat:
+        with domain_errors(key):
+            try:
+                return object_stat(key, path_of(key))
+            except NotADirectoryError:
+                raise Absent(f"{os.fsdecode(path_of(key))} does not exist") from None
+
+    def list(self, directory: Key) -> Iterator[ObjectStat]:
+        yield from self._children(directory, vanished_ok=False)
+
+    def walk(self, directory: Key) -> Iterator[ObjectStat]:
+        waiting = [(directory, False)]
+        while waiting:
+            current, vanished_ok = waiting.pop()
+            for child in self._children(current, vanished_ok=vanished_ok):
+                yield child
+                if child.kind is Kind.DIRECTORY:
+                    waiting.append((child.key, True))
+
+    def _children(self, directory: Key, *, vanished_ok: bool) -> Iterator[ObjectStat]:
+        # the names are read in one go, so that no descriptor stays open while the consumer dawdles
+        with domain_errors(directory):
+            try:
+                names = os.listdir(path_of(directory))
+            except FileNotFoundError:
+                if vanished_ok:
+                    return
+                raise
+        prefix = directory + b"/" if directory else b""
+        for name in names:
+            if name.startswith(_TEMPORARY_PREFIX):
+                continue
+            try:
+                child = self.stat(prefix + name)
+            except (Absent, Unsupported):  # removed meanwhile; a socket, FIFO or device
+                continue
+            yield child
+
+    def read(self, key: Key, offset: int, length: int, etag: str) -> memoryview:
+        with domain_errors(key), _opened(key) as fd:
+            _check_etag(key, stat_etag(os.fstat(fd)), etag)
+            data = _pread_all(fd, offset, length)
+            _check_etag(key, stat_etag(os.fstat(fd)), etag)  # the bytes are of this version only if it still is one
+        if len(data) != length:
+            raise Broken(f"{os.fsdecode(path_of(key))}: {length} bytes at {offset} wanted, {len(data)} there")
+        return memoryview(data)
+
+    def read_whole(self, key: Key, limit_bytes: int) -> tuple[ObjectStat, memoryview | None]:
+        with domain_errors(key):
+            before = object_stat(key, path_of(key))
+            if before.kind is Kind.DIRECTORY:
+                raise IsDirectory(f"{os.fsdecode(path_of(key))} is a directory")
+            if before.kind is Kind.SYMLINK or before.size_bytes > limit_bytes:
+                return before, None
+        return before, self.read(key, 0, before.size_bytes, before.etag)
+
+    def write(
+        self,
+        key: Key,
+        source: Source,
+        *,
+        attributes: Attributes | None,
+        condition: Condition,
+        upload_id: str,
+        progress: Progress | None = None,
+    ) -> ObjectStat:
+        with domain_errors(key):
+            path = path_of(key)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            before = _lstat_or_none(path)
+            if before is not None and stat_module.S_ISDIR(before.st_mode):
+                raise IsDirectory(f"{os.fsdecode(path)} is a directory")
+            if before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode):
+                # a rename would part it from its other names, so this one case gives up atomicity; the staged
+                # bytes are still there for another try, and readers see another etag
+                _check_condition(key, condition)
+                _overwrite(path, source, attributes, upload_id, progress)
+            else:
+                _replace(key, source, attributes or _kept(before), condition, upload_id, progress)
+            return self._checked(key, source)
+
+    def _checked(self, key: Key, source: Source) -> ObjectStat:
+        after = object_stat(key, path_of(key))
+        if after.size_bytes != source.size_bytes:
+            raise Broken(f"{os.fsdecode(path_of(key))}: {after.size_bytes} of {source.size_bytes} bytes arrived")
+        return after
+
+    def abort_uploads(self, key: Key, upload_id: str) -> None:
+        with domain_errors(key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(_temporary_path(key, upload_id))
+
+    def delete(self, key: Key, etag: str = "") -> None:
+        with domain_errors(key):
+            if etag:
+                _check_etag(key, stat_etag(os.lstat(path_of(key))), etag)
+            os.unlink(path_of(key))
+
+    def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
+        with domain_errors(source), _opened(source) as fd:
+            before = object_stat(source, path_of(source))
+            if etag:
+                _check_etag(source, before.etag, etag)
+            local = Source(f"/proc/self/fd/{fd}", before.size_bytes)
+            _replace(target, local, before.attributes, Condition(), "", None)
+            _check_etag(source, stat_etag(os.fstat(fd)), before.etag)
+            return self._checked(target, local)
+
+    def rename(self, source: Key, target: Key, *, no_replace: bool = False, exchange: bool = False) -> None:
+        with domain_errors(source):
+            if source != target and is_below(target, source):
+                raise InvalidArgument(f"{os.fsdecode(path_of(source))} cannot be moved into itself")
+            flags = (NO_REPLACE if no_replace else 0) | (EXCHANGE if exchange else 0)
+            if flags:
+                renameat2(path_of(source), path_of(target), flags)
+            else:
+                os.rename(path_of(source), path_of(target))
+            for directory in {parent_of(source), parent_of(target)}:
+                _sync_directory(path_of(directory))
+
+    def make_directory(self, key: Key, attributes: Attributes | None = None) -> ObjectStat:
+        with domain_errors(key):
+            os.mkdir(path_of(key))
+            if attributes is not None:
+                apply_attributes(path_of(key), attributes)
+            return object_stat(key, path_of(key))
+
+    def remove_directory(self, key: Key) -> None:
+        with domain_errors(key):
+            os.rmdir(path_of(key))
+
+    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+        with domain_errors(key):
+            os.symlink(target, path_of(key))
+            if attributes is not None:
+                apply_attributes(path_of(key), attributes)
+            return object_stat(key, path_of(key))
+
+    def link(self, source: Key, target: Key) -> ObjectStat:
+        with domain_errors(source):
+            os.link(path_of(source), path_of(target), follow_symlinks=False)
+            return object_stat(target, path_of(target))
+
+    def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
+        with domain_errors(key):
+            if etag:
+                _check_etag(key, stat_etag(os.lstat(path_of(key))), etag)
+            apply_attributes(path_of(key), attributes)
+            return object_stat(key, path_of(key))
+
+    def space(self, key: Key) -> Space:
+        with domain_errors(key):
+            path = path_of(key)
+            while not os.path.lexists(path):
+                path = os.path.dirname(path)
+            got = os.statvfs(path)
+            return Space(got.f_blocks * got.f_frsize, got.f_bavail * got.f_frsize, got.f_files, got.f_favail)
+
+    def close(self) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def _opened(key: Key) -> Iterator[int]:
+    path = path_of(key)
+    try:
+        fd = os.open(path, _READABLE)
+    except NotADirectoryError:
+        raise Absent(f"{os.fsdecode(path)} does not exist") from None
+    try:
+        if stat_module.S_ISDIR(os.fstat(fd).st_mode):
+            raise IsDirectory(f"{os.fsdecode(path)} is a directory")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _pread_all(fd: int, offset: int, length: int) -> bytearray:
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    while done < length:
+        got = os.preadv(fd, [view[done:]], offset + done)
+        if not got:
+            view.release()
+            del data[done:]
+            break
+        done += got
+    return data
+
+
+def _check_etag(key: Key, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise Changed(f"{os.fsdecode(path_of(key))} is no longer the version that was asked for")
+
+
+def _lstat_or_none(path: bytes) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _check_condition(key: Key, condition: Condition) -> None:
+    current = _lstat_or_none(path_of(key))
+    if condition.absent and current is not None:
+        raise Changed(f"{os.fsdecode(path_of(key))} exists already")
+    if condition.etag:
+        _check_etag(key, "" if current is None else stat_etag(current), condition.etag)
+
+
+def _kept(before: os.stat_result | None) -> Attributes | None:
+    """Owner and mode of the file that a writer without attributes replaces."""
+    if before is None or not stat_module.S_ISREG(before.st_mode):
+        return None
+    return Attributes(stat_module.S_IMODE(before.st_mode), before.st_uid, before.st_gid, mtime_ns=0)
+
+
+def _temporary_path(key: Key, upload_id: str) -> bytes:
+    return os.path.join(os.path.dirname(path_of(key)), _TEMPORARY_PREFIX + os.fsencode(upload_id) + b".tmp")
+
+
+def _replace(
+    key: Key,
+    source: Source,
+    attributes: Attributes | None,
+    condition: Condition,
+    upload_id: str,
+    progress: Progress | None,
+) -> None:
+    temporary = _temporary_path(key, upload_id or os.urandom(8).hex())
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # an interrupted try of the same upload
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _fill(fd, temporary, source, attributes, upload_id, progress)
+        _check_condition(key, condition)
+        _put_in_place(temporary, key, condition)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(os.path.dirname(path_of(key)))
+
+
+def _put_in_place(temporary: bytes, key: Key, condition: Condition) -> None:
+    if not condition.absent:
+        os.rename(temporary, path_of(key))
+        return
+    try:
+        os.link(temporary, path_of(key))  # fails if the name exists, on every filesystem with hard links
+    except FileExistsError:
+        raise Changed(f"{os.fsdecode(path_of(key))} exists already") from None
+    os.unlink(temporary)
+
+
+def _overwrite(
+    path: bytes, source: Source, attributes: Attributes | None, upload_id: str, progress: Progress | None
+) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
+    _fill(fd, path, source, attributes, upload_id, progress)
+
+
+def _fill(
+    fd: int,
+    path: bytes,
+    source: Source,
+    attributes: Attributes | None,
+    upload_id: str,
+    progress: Progress | None,
+) -> None:
+    """Copy the source into ``fd``, give it its attributes, make it durable and close it."""
+    try:
+        copy_bytes(source, fd, progress)
+        with contextlib.suppress(OSError):  # a filesystem without user xattrs: recovery then goes by the etag
+            os.setxattr(fd, UPLOAD_XATTR, upload_id.encode())
+        if attributes is not None:
+            apply_attributes(path, attributes)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_directory(path: bytes) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network filesystems do not know it
+            raise
+    finally:
+        os.close(fd)

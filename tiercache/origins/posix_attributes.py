@@ -1,0 +1,117 @@
+"""Attributes of the POSIX origin: lstat and xattrs as ObjectStat, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat as stat_module
+
+from tiercache.errors import Unsupported
+from tiercache.model import Attributes, Key, Kind, ObjectStat
+
+UPLOAD_XATTR = b"user.tiercache-upload"
+"""Names the upload that wrote the file, as the object metadata of the same name does in an object store."""
+
+_VISIBLE = b"user."
+_NO_XATTRS = frozenset({errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENODATA, errno.ELOOP})
+
+
+def stat_etag(status: os.stat_result) -> str:
+    """The version of a POSIX file: inode number, mtime and size."""
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def object_stat(key: Key, path: bytes) -> ObjectStat:
+    """Describe ``path`` without following a symlink. OSError as lstat; Unsupported for a socket, FIFO or device."""
+    status = os.lstat(path)
+    kind = _kind(status, path)
+    xattrs, upload_id = read_xattrs(path) if kind is not Kind.SYMLINK else ((), "")
+    attributes = Attributes(
+        stat_module.S_IMODE(status.st_mode),
+        status.st_uid,
+        status.st_gid,
+        status.st_mtime_ns,
+        status.st_atime_ns,
+        status.st_ctime_ns,
+        xattrs,
+    )
+    return ObjectStat(
+        key,
+        kind,
+        0 if kind is Kind.DIRECTORY else status.st_size,
+        "" if kind is Kind.DIRECTORY else stat_etag(status),
+        status.st_mtime_ns,
+        attributes,
+        os.readlink(path) if kind is Kind.SYMLINK else b"",
+        status.st_nlink,
+        status.st_ino,
+        upload_id,
+    )
+
+
+def _kind(status: os.stat_result, path: bytes) -> Kind:
+    if stat_module.S_ISREG(status.st_mode):
+        return Kind.FILE
+    if stat_module.S_ISDIR(status.st_mode):
+        return Kind.DIRECTORY
+    if stat_module.S_ISLNK(status.st_mode):
+        return Kind.SYMLINK
+    raise Unsupported(f"{os.fsdecode(path)} is a socket, FIFO or device")
+
+
+def read_xattrs(path: bytes) -> tuple[tuple[tuple[bytes, bytes], ...], str]:
+    """The user's extended attributes, sorted by name, and our upload id."""
+    found: list[tuple[bytes, bytes]] = []
+    upload_id = ""
+    for text in _names(path):
+        name = os.fsencode(text)
+        if not name.startswith(_VISIBLE):
+            continue
+        try:
+            value = os.getxattr(path, name, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NO_XATTRS:  # removed meanwhile, or not ours to read
+                continue
+            raise
+        if name == UPLOAD_XATTR:
+            upload_id = value.decode("utf-8", "replace")
+        else:
+            found.append((name, value))
+    return tuple(sorted(found)), upload_id
+
+
+def _names(path: bytes) -> list[str]:
+    try:
+        return os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_XATTRS:
+            return []
+        raise
+
+
+def apply_attributes(path: bytes, attributes: Attributes) -> None:
+    """Set owner, mode, xattrs and times, only where they differ; zero times are left as they are."""
+    status = os.lstat(path)
+    is_link = stat_module.S_ISLNK(status.st_mode)
+    if (status.st_uid, status.st_gid) != (attributes.uid, attributes.gid):
+        os.chown(path, attributes.uid, attributes.gid, follow_symlinks=False)
+        status = os.lstat(path)  # chown may clear set-user-id
+    if not is_link:
+        if stat_module.S_IMODE(status.st_mode) != attributes.mode & 0o7777:
+            os.chmod(path, attributes.mode & 0o7777)
+        _apply_xattrs(path, attributes.xattrs)
+    if attributes.mtime_ns or attributes.atime_ns:
+        times = (attributes.atime_ns or status.st_atime_ns, attributes.mtime_ns or status.st_mtime_ns)
+        if times != (status.st_atime_ns, status.st_mtime_ns):
+            os.utime(path, ns=times, follow_symlinks=False)
+
+
+def _apply_xattrs(path: bytes, wanted: tuple[tuple[bytes, bytes], ...]) -> None:
+    current = dict(read_xattrs(path)[0])
+    for name, value in wanted:
+        if current.get(name) != value:
+            os.setxattr(path, name, value)
+    for name in current.keys() - dict(wanted).keys():
+        with contextlib.suppress(FileNotFoundError):
+            os.removexattr(path, name)
