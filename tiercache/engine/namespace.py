@@ -1,0 +1,263 @@
+"""The names of one origin as one profile sees them: what mounts and the server work with."""
+
+from __future__ import annotations
+
+from tiercache.config import Profile
+from tiercache.engine.changes import Changes
+from tiercache.engine.entries import attributes_of, now_ns
+from tiercache.engine.files import Files, WritePath
+from tiercache.engine.handle import Handle
+from tiercache.engine.names import Names, show
+from tiercache.engine.tree import ChangeListener, Tree
+from tiercache.engine.xattrs import Xattrs
+from tiercache.errors import Absent, Changed, ReadOnly
+from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space
+from tiercache.origins.base import Capability
+
+
+class Namespace:
+    """Every operation on names and files. Trio thread only; keys are full keys; errors are the domain's."""
+
+    def __init__(self, tree: Tree, profile: Profile, path: WritePath) -> None:
+        self.tree = tree
+        self.profile = profile
+        self.names = Names(tree, profile)
+        self.files = Files(tree, self.names, profile, path)
+        self.changes = Changes(tree, self.names, self.files, path.writeback)
+        self.xattrs = Xattrs(self)
+
+    @property
+    def origin_id(self) -> OriginId:
+        return self.tree.origin_id
+
+    @property
+    def capabilities(self) -> Capability:
+        return self.tree.origin.capabilities
+
+    @property
+    def read_only(self) -> bool:
+        return self.profile.read_only or self.tree.can(Capability.READ_ONLY)
+
+    @property
+    def on_change(self) -> list[ChangeListener]:
+        """Called with key and inode when a name's object became another one, here or at the origin."""
+        return self.tree.listeners
+
+    # -- names ------------------------------------------------------------------------------------
+
+    def known(self, key: Key) -> Entry | None:
+        """What the catalog can answer alone, an ABSENT entry included; None when the origin must be asked."""
+        entry = self.names.known(key)
+        return entry if entry is None or entry.kind is Kind.ABSENT else self._newest(entry)
+
+    async def lookup(self, key: Key) -> Entry:
+        return self._newest(await self.names.lookup(key))
+
+    async def root(self, key: Key) -> Entry:
+        """The directory that a mount shows: on an object store a prefix without objects is an empty one."""
+        entry = await self.names.find(key)
+        if entry is None and not self.tree.can(Capability.EMPTY_DIRECTORIES):
+            await self.names.list(b"")  # an unknown bucket or a denied one is told here
+            self.tree.kept_directories.add(key)
+            entry = self.names.remember(key, None)
+        if entry is None:
+            raise Absent(f"{show(key)}: no such directory")
+        return entry
+
+    async def list(self, directory: Key, *, posix: bool = True) -> list[tuple[bytes, Entry]]:
+        children = await self.names.list(directory, posix=posix)
+        return [(name, self._newest(entry)) for name, entry in children]
+
+    async def walk(self, directory: Key) -> list[tuple[Key, Entry]]:
+        return [(key, self._newest(entry)) for key, entry in await self.names.walk(directory)]
+
+    def key_of(self, inode: int) -> Key:
+        """The present name of an inode; Absent when it has none."""
+        live = self.tree.live.get(inode)
+        if live is not None:
+            if live.key is None:
+                raise Absent(f"inode {inode} has no name any more")
+            return live.key
+        found = self.tree.catalog.name_of_inode(inode)
+        if found is None or found[0] != self.origin_id:
+            raise Absent(f"inode {inode} is unknown")
+        return found[1]
+
+    async def getattr(self, inode: int) -> Entry:
+        """Attributes by inode, also of an unlinked one that is still open."""
+        live = self.tree.live.get(inode)
+        if live is not None and (live.key is None or live.staged is not None):
+            return self.files.live_entry(live)
+        key = self.key_of(inode)
+        entry = await self.lookup(key)
+        if entry.inode != inode:
+            raise Changed(f"{show(key)}: replaced by another file")
+        return entry
+
+    def _newest(self, entry: Entry) -> Entry:
+        if not entry.staged:
+            return entry
+        live = self.tree.live.get(entry.inode)
+        return entry if live is None else self.files.live_entry(live)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    async def open(
+        self, inode: int, *, read: bool = True, write: bool = False, truncate: bool = False, append: bool = False
+    ) -> Handle:
+        if write or truncate:
+            self._require_writable()
+        live = self.tree.live.get(inode)
+        if live is not None and live.key is None:
+            return self.files.open_unlinked(live, write=write, append=append)
+        return await self.files.open(self.key_of(inode), write=write, truncate=truncate, append=append)
+
+    async def create(
+        self,
+        key: Key,
+        *,
+        mode: int,
+        uid: int,
+        gid: int,
+        exclusive: bool = False,
+        truncate: bool = False,
+        append: bool = False,
+    ) -> tuple[Entry, Handle]:
+        self._require_writable()
+        attributes = Attributes(mode & 0o7777, uid, gid, now_ns())
+        return await self.files.create(key, attributes, exclusive=exclusive, truncate=truncate, append=append)
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    async def mkdir(self, key: Key, *, mode: int, uid: int, gid: int) -> Entry:
+        self._require_writable()
+        at_ns = now_ns()
+        return await self.changes.mkdir(key, Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns))
+
+    async def rmdir(self, key: Key) -> None:
+        self._require_writable()
+        await self.changes.rmdir(key)
+
+    async def unlink(self, key: Key, *, keep_directory: bool = True) -> None:
+        """``keep_directory``: on an object store the directory stands even if this was its last object."""
+        self._require_writable()
+        await self.changes.unlink(key, keep_directory=keep_directory)
+
+    async def remove_tree(self, directory: Key) -> None:
+        self._require_writable()
+        await self.changes.remove_tree(directory)
+
+    async def rename(
+        self,
+        source: Key,
+        target: Key,
+        *,
+        no_replace: bool = False,
+        exchange: bool = False,
+        keep_directory: bool = True,
+    ) -> None:
+        self._require_writable()
+        await self.changes.rename(
+            source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
+        )
+
+    async def copy(self, source: Key, target: Key) -> Entry:
+        self._require_writable()
+        return await self.changes.copy(source, target)
+
+    async def symlink(self, key: Key, target: bytes, *, uid: int, gid: int) -> Entry:
+        self._require_writable()
+        at_ns = now_ns()
+        return await self.changes.symlink(key, target, Attributes(0o777, uid, gid, at_ns, at_ns, at_ns))
+
+    async def link(self, inode: int, key: Key) -> Entry:
+        self._require_writable()
+        return await self.changes.link(self.key_of(inode), key)
+
+    async def setattr(
+        self,
+        inode: int,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        mtime_ns: int | None = None,
+        atime_ns: int | None = None,
+        size: int | None = None,
+    ) -> Entry:
+        """Change what is not None. A new size goes through staging, the rest is stored with the object."""
+        self._require_writable()
+        if size is not None:
+            await self._resize(inode, size)
+        changes = {"mode": mode, "uid": uid, "gid": gid, "mtime_ns": mtime_ns, "atime_ns": atime_ns}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if not changes:
+            return await self.getattr(inode)
+        entry = await self.getattr(inode)
+        attributes = attributes_of(entry)._replace(ctime_ns=now_ns(), **changes)  # type: ignore[arg-type]
+        return await self.set_attributes(inode, attributes)
+
+    async def set_attributes(self, inode: int, attributes: Attributes) -> Entry:
+        """Replace all attributes of an inode; of an unlinked one only in memory."""
+        live = self.tree.live.get(inode)
+        if live is not None and live.key is None:
+            live.mtime_ns = 0
+            live.entry = live.entry._replace(**{k: v for k, v in attributes._asdict().items() if k in Entry._fields})
+            return self.files.live_entry(live)
+        return await self.changes.set_attributes(self.key_of(inode), attributes)
+
+    async def _resize(self, inode: int, size_bytes: int) -> None:
+        live = self.tree.live.get(inode)
+        if live is not None and live.key is None:
+            await self.files.truncate(live, size_bytes)
+            return
+        handle = await self.files.open(self.key_of(inode), write=True, truncate=False, append=False)
+        try:
+            live = self.tree.live.get(handle.inode)
+            assert live is not None
+            await self.files.truncate(live, size_bytes)
+            await handle.flush()
+        finally:
+            await handle.close()
+
+    async def space(self, key: Key = b"") -> Space:
+        return await self.tree.call(self.tree.origin.space, key)
+
+    # -- extended attributes ----------------------------------------------------------------------
+
+    async def getxattr(self, inode: int, name: bytes) -> bytes:
+        return await self.xattrs.get(inode, name)
+
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, *, create: bool = False, replace: bool = False
+    ) -> None:
+        self._require_writable()
+        await self.xattrs.set(inode, name, value, create=create, replace=replace)
+
+    async def removexattr(self, inode: int, name: bytes) -> None:
+        self._require_writable()
+        await self.xattrs.remove(inode, name)
+
+    async def listxattr(self, inode: int) -> list[bytes]:
+        return await self.xattrs.list(inode)
+
+    # -- files written by clients -----------------------------------------------------------------
+
+    async def stage(self, key: Key, *, exclusive: bool, keep: bool) -> tuple[int, str, int]:
+        """Staged id, path and present size of a file that a client will write itself."""
+        self._require_writable()
+        staged = await self.files.stage(key, exclusive=exclusive, keep=keep)
+        return staged.id, staged.path, staged.size_bytes
+
+    async def publish(self, staged_id: int) -> Entry:
+        return await self.files.publish(staged_id)
+
+    async def sync_staged(self, staged_id: int) -> None:
+        await self.files.sync_staged(staged_id)
+
+    async def discard(self, staged_id: int) -> None:
+        await self.files.discard(staged_id)
+
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnly(f"{self.tree.origin.identity} is read-only here")

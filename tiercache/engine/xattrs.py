@@ -1,0 +1,72 @@
+"""Extended attributes: the user's own, and the ones that tell how far a file has come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tiercache.engine.entries import attributes_of, now_ns
+from tiercache.errors import Exists, InvalidArgument, NoAttribute, Unsupported
+from tiercache.model import Entry, Kind
+
+if TYPE_CHECKING:
+    from tiercache.engine.namespace import Namespace
+
+STATE = b"user.tiercache.state"
+"""Read-only: clean, staged, sealed, uploading, conflict or lost."""
+
+OWN_PREFIX = b"user.tiercache."
+
+MAX_BYTES = 1400
+"""All names and values of one file together: object stores allow 2 KB of metadata, and base64 takes a third more."""
+
+
+class Xattrs:
+    """The xattr operations of a namespace."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    async def get(self, inode: int, name: bytes) -> bytes:
+        entry = await self._namespace.getattr(inode)
+        if name == STATE and entry.kind is Kind.FILE:
+            return self._namespace.files.state(entry).encode()
+        for known, value in entry.xattrs:
+            if known == name:
+                return value
+        raise NoAttribute(f"{name.decode('utf-8', 'backslashreplace')}: not set")
+
+    async def list(self, inode: int) -> list[bytes]:
+        """The user's names; our own are not listed, so that copying tools do not try to copy them."""
+        return [name for name, _ in (await self._namespace.getattr(inode)).xattrs]
+
+    async def set(self, inode: int, name: bytes, value: bytes, *, create: bool, replace: bool) -> None:
+        self._require_settable(name)
+        entry = await self._namespace.getattr(inode)
+        known = dict(entry.xattrs)
+        if create and name in known:
+            raise Exists(f"{name.decode('utf-8', 'backslashreplace')}: set already")
+        if replace and name not in known:
+            raise NoAttribute(f"{name.decode('utf-8', 'backslashreplace')}: not set")
+        known[name] = value
+        if sum(len(n) + len(v) for n, v in known.items()) > MAX_BYTES:
+            raise InvalidArgument(f"extended attributes of one file are limited to {MAX_BYTES} bytes")
+        await self._store(inode, entry, known)
+
+    async def remove(self, inode: int, name: bytes) -> None:
+        self._require_settable(name)
+        entry = await self._namespace.getattr(inode)
+        known = dict(entry.xattrs)
+        if name not in known:
+            raise NoAttribute(f"{name.decode('utf-8', 'backslashreplace')}: not set")
+        del known[name]
+        await self._store(inode, entry, known)
+
+    async def _store(self, inode: int, entry: Entry, xattrs: dict[bytes, bytes]) -> None:
+        attributes = attributes_of(entry)._replace(xattrs=tuple(sorted(xattrs.items())), ctime_ns=now_ns())
+        await self._namespace.set_attributes(inode, attributes)
+
+    def _require_settable(self, name: bytes) -> None:
+        if not name.startswith(b"user."):
+            raise Unsupported("only attributes of the user namespace are kept")
+        if name.startswith(OWN_PREFIX):
+            raise Unsupported(f"{name.decode('utf-8', 'backslashreplace')} is told by tiercache and cannot be set")
