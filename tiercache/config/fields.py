@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from tiercache.units import Size, parse_duration, parse_share, parse_size
+from tiercache.units import Size, format_size, parse_duration, parse_share, parse_size
 
 
 def _share(value: object) -> object:
@@ -18,3 +18,16 @@ Bytes = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Count = Annotated[int, Field(ge=1, le=65536)]
 """A bound on something that exists at least once."""
+
+
+def at_least(minimum_bytes: int) -> AfterValidator:
+    """A lower bound whose complaint is written as a size, not as a bare number."""
+
+    def check(size_bytes: int) -> int:
+        if size_bytes < minimum_bytes:
+            raise ValueError(
+                f"{format_size(size_bytes)} is out of range; allowed: at least {format_size(minimum_bytes)}"
+            )
+        return size_bytes
+
+    return AfterValidator(check)

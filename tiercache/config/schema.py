@@ -9,10 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from tiercache.config.fields import Bytes, Count, Duration, Share
+from tiercache.config.fields import Bytes, Count, Duration, Share, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
 from tiercache.config.profiles import PROFILES, PolicyName, Profile, ProfileName
 from tiercache.units import GIB, KIB, MIB, Size
+
+PREFIX = "TIERCACHE_"
+OTHER_VARIABLES = frozenset({"TIERCACHE_CONFIG", "TIERCACHE_DEBUG"})
+"""Variables with our prefix that are no settings."""
 
 ClientName = Literal["obstore", "s3fs"]
 EngineMode = Literal["auto", "attach", "inprocess"]
@@ -81,9 +85,9 @@ class FetchConfig(Section):
     retry_cap_s: Duration = 5.0
     retry_deadline_s: Duration = 60.0
     """After this long in all, the reader gets the error."""
-    part_size: Bytes = Field(default=16 * MIB, ge=64 * KIB)
+    part_size: Annotated[Bytes, at_least(64 * KIB)] = 16 * MIB
     """Length of one ranged GET of a large read."""
-    buffer_bytes: Bytes = Field(default=512 * MIB, ge=MIB)
+    buffer_bytes: Annotated[Bytes, at_least(MIB)] = 512 * MIB
     """Bound on the bytes of fills in flight."""
 
 
@@ -93,17 +97,17 @@ class ReadaheadConfig(Section):
     budget_bytes: Bytes = 256 * MIB
     """Over all open files together."""
     window_max_bytes: Bytes = 64 * MIB
-    window_min_bytes: Bytes = Field(default=4 * MIB, ge=64 * KIB)
+    window_min_bytes: Annotated[Bytes, at_least(64 * KIB)] = 4 * MIB
 
 
 class UploadConfig(Section):
     """Write-back to the origin."""
 
     concurrency: Count = 8
-    part_size: Bytes = Field(default=16 * MIB, ge=5 * KIB)
+    part_size: Annotated[Bytes, at_least(5 * KIB)] = 16 * MIB
     part_concurrency: Count = 8
     """Parts of one file in flight at a time."""
-    buffer_bytes: Bytes = Field(default=256 * MIB, ge=MIB)
+    buffer_bytes: Annotated[Bytes, at_least(MIB)] = 256 * MIB
     """Over all uploads together."""
     retry_base_s: Duration = 0.5
     retry_cap_s: Duration = 30.0
@@ -138,7 +142,7 @@ class EngineConfig(Section):
 class CatalogConfig(Section):
     """The catalog's file; it is sparse, the figure is only its bound."""
 
-    map_size_bytes: Bytes = Field(default=16 * GIB, ge=16 * MIB)
+    map_size_bytes: Annotated[Bytes, at_least(16 * MIB)] = 16 * GIB
 
 
 class OriginConfig(Section):

@@ -6,24 +6,13 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
-from tiercache.config.complaint import complaint
-from tiercache.config.schema import Config
+from tiercache.config.complaint import Layer, complaint
+from tiercache.config.schema import OTHER_VARIABLES, PREFIX, Config
 from tiercache.errors import ConfigError
-
-PREFIX = "TIERCACHE_"
-OTHER_VARIABLES = frozenset({"TIERCACHE_CONFIG", "TIERCACHE_DEBUG"})
-"""Variables with our prefix that are no settings."""
-
-
-class Layer(NamedTuple):
-    """The settings of one source; ``source`` is how a complaint names it."""
-
-    source: str
-    settings: dict[str, Any]
 
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -40,7 +29,7 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError(complaint(error, layers)) from None
+        raise ConfigError(complaint(error, layers, Config)) from None
 
 
 def config_file(path: Path | None = None) -> Path | None:
@@ -68,11 +57,11 @@ def _file_layer(path: Path | None) -> Layer:
 
 def _environment_layer() -> Layer:
     if not any(name.startswith(PREFIX) and name not in OTHER_VARIABLES for name in os.environ):
-        return Layer("environment", {})
+        return Layer("environment", {}, prefix=PREFIX)
     # Imported here: it costs 0.1 s, which every worker process would pay.
     from tiercache.config.environment import read_environment
 
-    return Layer("environment", read_environment())
+    return Layer("environment", read_environment(), prefix=PREFIX)
 
 
 def _override_layer(overrides: Mapping[str, Any]) -> Layer:
