@@ -89,6 +89,10 @@ class Lost(TierCacheError):
     """Staged bytes are gone or damaged. Told, never silent."""
 
 
+class JournalDamaged(TierCacheError):
+    """The journal cannot be trusted; the message tells where the staged bytes are."""
+
+
 class UploadFailed(TierCacheError):
     """The last upload of this file failed; its bytes are still staged."""
 
@@ -126,6 +130,7 @@ ERRNO: dict[type[TierCacheError], int] = {
     Conflict: errno.EIO,
     Lost: errno.EIO,
     UploadFailed: errno.EIO,
+    JournalDamaged: errno.EIO,
     EngineUnreachable: errno.EIO,
 }
 

@@ -98,6 +98,9 @@ class StagedState(enum.StrEnum):
     UPLOADING = "uploading"
     CONFLICT = "conflict"
     LOST = "lost"
+    CANCELLED = "cancelled"
+    """Unlinked, renamed or replaced while an upload may have been under way: no file, only the duty to see to it that
+    the origin does not keep what that upload brought."""
 
 
 class Attributes(NamedTuple):

@@ -1,0 +1,285 @@
+"""The journal: LMDB with durable commits below, a copy in memory above, which is authoritative in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import lmdb
+import trio
+
+from tiercache.errors import Broken, JournalDamaged, NoSpace
+from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
+from tiercache.metrics import Metrics
+from tiercache.model import Key, OriginId, StagedState
+
+FORMAT = b"tiercache-journal-1"
+INITIAL_MAP_BYTES = 64 * 1024 * 1024
+MAX_MAP_BYTES = 64 * 1024 * 1024 * 1024
+
+_ROWS = b"rows"
+_ABOUT = b"about"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Journal:
+    """One record per staged file. Used from one trio thread; commits run in a worker thread.
+
+    ``put`` and ``drop`` change the memory copy at once and return when the change is durable. Callers that wait
+    together share one commit. After a failed commit the memory copy stays as it is, every waiting caller gets the
+    error, and the next commit writes what is still owed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        staging_directory: Path | None = None,
+        metrics: Metrics | None = None,
+        map_size_bytes: int = INITIAL_MAP_BYTES,
+    ) -> None:
+        """Open or create. JournalDamaged, with the place of the staged bytes, if what is there cannot be trusted."""
+        self.directory = directory
+        self._staging_directory = staging_directory
+        self._metrics = metrics
+        self._records: dict[int, StagedRecord] = {}
+        self._by_lane: dict[tuple[OriginId, Key], dict[int, None]] = {}
+        # Ids whose row on disk differs from memory, each commit's work list; ordered for the sake of tests.
+        self._owed: dict[int, None] = {}
+        self._changed_count = 0
+        self._durable_count = 0
+        self._committing = trio.Lock()
+        self._env_lock = threading.Lock()
+        self.last_id = 0
+        self.commits = 0
+        self.rebooted = False
+        """Whether the machine was started anew since the journal was last open: unsynced bytes may be gone."""
+        self._env, self._rows, self._about = self._open(map_size_bytes)
+        try:
+            self._load()
+        except BaseException:
+            self._env.close()
+            raise
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, staged_id: int) -> StagedRecord | None:
+        """The record of a staged file; None once it is clean. Cancelled ones are told by ``retractions`` only."""
+        record = self._records.get(staged_id)
+        return None if record is None or record.state is StagedState.CANCELLED else record
+
+    def records(self) -> Iterator[StagedRecord]:
+        """All staged files, oldest first."""
+        return iter([record for record in self._records.values() if record.state is not StagedState.CANCELLED])
+
+    def at(self, origin: OriginId, key: Key) -> list[StagedRecord]:
+        """The staged files of one name, oldest first."""
+        return [r for r in self._lane(origin, key) if r.state is not StagedState.CANCELLED]
+
+    def retraction(self, staged_id: int) -> StagedRecord | None:
+        record = self._records.get(staged_id)
+        return record if record is not None and record.state is StagedState.CANCELLED else None
+
+    def retractions(self, origin: OriginId | None = None, key: Key = b"") -> list[StagedRecord]:
+        """Uploads whose result must not stay at the origin: of one name, or all."""
+        pool = self._records.values() if origin is None else self._lane(origin, key)
+        return [record for record in pool if record.state is StagedState.CANCELLED]
+
+    def _lane(self, origin: OriginId, key: Key) -> list[StagedRecord]:
+        return [self._records[staged_id] for staged_id in sorted(self._by_lane.get((origin, key), ()))]
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    async def put(self, record: StagedRecord) -> None:
+        """Add or replace one record. NoSpace, Broken."""
+        await self.apply(put=(record,))
+
+    async def drop(self, staged_id: int) -> None:
+        """Remove one record; unknown ids are ignored."""
+        await self.apply(drop=(staged_id,))
+
+    async def put_many(self, records: Iterable[StagedRecord]) -> None:
+        await self.apply(put=records)
+
+    async def drop_many(self, staged_ids: Iterable[int]) -> None:
+        await self.apply(drop=staged_ids)
+
+    async def apply(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
+        """Several changes in one transaction."""
+        self.put_later(put=put, drop=drop)
+        await self.flush()
+
+    def put_later(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
+        """Change the memory copy now; the disk follows with the next commit, whoever asks for it."""
+        for staged_id in drop:
+            self._forget(staged_id)
+        for record in put:
+            self._remember(record)
+        self._changed_count += 1
+
+    async def flush(self) -> None:
+        """Return when every change made before this call is durable."""
+        wanted = self._changed_count
+        async with self._committing:
+            if self._durable_count >= wanted:
+                return
+            covers, owed = self._changed_count, list(self._owed)
+            self._owed.clear()
+            rows = [(i, encode(r) if (r := self._records.get(i)) is not None else None) for i in owed]
+            total = len(self._records)
+            # Not to be interrupted: the commit goes on in its thread anyway, and its result decides what is owed.
+            with trio.CancelScope(shield=True):
+                try:
+                    await trio.to_thread.run_sync(self._commit, rows, total, self.last_id)
+                except BaseException:
+                    self._owed = dict.fromkeys([*owed, *self._owed])
+                    raise
+            self._durable_count = covers
+
+    def _remember(self, record: StagedRecord) -> None:
+        old = self._records.get(record.id)
+        if old is not None and old.lane != record.lane:
+            self._leave_lane(old)
+        self._records[record.id] = record
+        self._by_lane.setdefault(record.lane, {})[record.id] = None
+        self._owed[record.id] = None
+        self.last_id = max(self.last_id, record.id)
+
+    def _forget(self, staged_id: int) -> None:
+        old = self._records.pop(staged_id, None)
+        if old is not None:
+            self._leave_lane(old)
+            self._owed[staged_id] = None
+
+    def _leave_lane(self, record: StagedRecord) -> None:
+        lane = self._by_lane[record.lane]
+        del lane[record.id]
+        if not lane:
+            del self._by_lane[record.lane]
+
+    def close(self) -> None:
+        """Close the environment. Changes that nobody flushed are written first."""
+        if self._owed:
+            rows = [(i, encode(r) if (r := self._records.get(i)) is not None else None) for i in self._owed]
+            self._commit(rows, len(self._records), self.last_id)
+            self._owed.clear()
+        self._env.close()
+
+    # -- disk -----------------------------------------------------------------------------------------------------
+
+    def _open(self, map_size_bytes: int) -> tuple[lmdb.Environment, lmdb._Database, lmdb._Database]:
+        data = self.directory / "data.mdb"
+        had_bytes = data.exists() and data.stat().st_size > 0
+        if not had_bytes and self._staged_names():
+            raise self._damaged("it is missing or empty")
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            size_bytes = max(map_size_bytes, 2 * data.stat().st_size if had_bytes else 0)
+            env = lmdb.open(str(self.directory), map_size=size_bytes, max_dbs=2, mode=0o600)
+            try:
+                if had_bytes:
+                    _pad_to_last_page(env, data)
+                rows, about = env.open_db(_ROWS), env.open_db(_ABOUT)
+            except BaseException:
+                env.close()
+                raise
+        except lmdb.Error as error:
+            raise self._damaged(str(error)) from error
+        except OSError as error:
+            raise Broken(f"the journal {self.directory} cannot be opened: {error.strerror}") from error
+        return env, rows, about
+
+    def _load(self) -> None:
+        boot_id = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
+        try:
+            with self._env.begin() as txn:
+                about = {bytes(name): bytes(value) for name, value in txn.cursor(self._about)}
+                rows = [(bytes(name), bytes(value)) for name, value in txn.cursor(self._rows)]
+        except lmdb.Error as error:
+            raise self._damaged(str(error)) from error
+        if about or rows:
+            self._check(about, rows)
+        elif self._staged_names():
+            raise self._damaged("it is empty although there are staged files")
+        self.last_id = max(self.last_id, int(about.get(b"last_id", b"0")))
+        self.rebooted = about.get(b"boot", boot_id) != boot_id
+        self._commit([], len(self._records), self.last_id, boot_id=boot_id)
+
+    def _check(self, about: dict[bytes, bytes], rows: list[tuple[bytes, bytes]]) -> None:
+        if about.get(b"format") != FORMAT:
+            raise self._damaged(f"its format is {about.get(b'format', b'unknown').decode(errors='replace')!r}")
+        if int(about[b"rows"]) != len(rows):
+            raise self._damaged(f"{int(about[b'rows'])} rows were written, {len(rows)} are there")
+        for name, value in rows:
+            try:
+                self._remember(decode(value))
+            except DamagedRow as error:
+                raise self._damaged(f"row {int.from_bytes(name, 'big')}: {error}") from error
+        self._owed.clear()
+
+    def _commit(
+        self, rows: list[tuple[int, bytes | None]], total: int, last_id: int, *, boot_id: bytes | None = None
+    ) -> None:
+        with self._env_lock:
+            while True:
+                try:
+                    self._write(rows, total, last_id, boot_id)
+                    break
+                except lmdb.MapFullError:
+                    self._grow()
+                except lmdb.DiskError as error:
+                    raise NoSpace(f"the disk of the journal {self.directory} is full") from error
+                except lmdb.Error as error:
+                    raise _failed_commit(error, self.directory) from error
+        self.commits += 1
+        if self._metrics is not None:
+            self._metrics.journal_commits.inc()
+
+    def _write(self, rows: list[tuple[int, bytes | None]], total: int, last_id: int, boot_id: bytes | None) -> None:
+        with self._env.begin(write=True) as txn:
+            for staged_id, value in rows:
+                name = staged_id.to_bytes(8, "big")
+                if value is None:
+                    txn.delete(name, db=self._rows)
+                else:
+                    txn.put(name, value, db=self._rows)
+            txn.put(b"rows", b"%d" % total, db=self._about)
+            txn.put(b"last_id", b"%d" % last_id, db=self._about)
+            if boot_id is not None:
+                txn.put(b"format", FORMAT, db=self._about)
+                txn.put(b"boot", boot_id, db=self._about)
+
+    def _grow(self) -> None:
+        size_bytes = 2 * self._env.info()["map_size"]
+        if size_bytes > MAX_MAP_BYTES:
+            raise NoSpace(f"the journal {self.directory} has reached its limit of {MAX_MAP_BYTES} bytes")
+        self._env.set_mapsize(size_bytes)
+
+    def _staged_names(self) -> list[str]:
+        if self._staging_directory is None or not self._staging_directory.is_dir():
+            return []
+        return [path.name for path in self._staging_directory.rglob("*") if path.name.isdigit()]
+
+    def _damaged(self, reason: str) -> JournalDamaged:
+        where = self._staging_directory or self.directory.parent / "staging"
+        return JournalDamaged(
+            f"the journal {self.directory} is damaged ({reason}); the written bytes that the origin lacks are the "
+            f"files in {where}: copy them to a safe place before both directories are removed"
+        )
+
+
+def _pad_to_last_page(env: lmdb.Environment, data: Path) -> None:
+    """A data file cut short would kill us by SIGBUS when a missing page is touched; as zeros it is an error to report.
+    Pages after the end that were never written (free ones) are not missed."""
+    needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if data.stat().st_size < needed_bytes:
+        with data.open("r+b") as file:
+            file.truncate(needed_bytes)
+
+
+def _failed_commit(error: lmdb.Error, directory: Path) -> Broken | NoSpace:
+    text = str(error)
+    if "No space left" in text or "quota" in text.lower():
+        return NoSpace(f"the disk of the journal {directory} is full")
+    return Broken(f"the journal {directory} cannot be written: {text}")

@@ -1,0 +1,138 @@
+"""One row of the journal, its codec, and the upload ids it carries.
+
+A row is ``format (1 byte) | xxh3_64 of the payload (8) | msgpack payload``; the payload is the record's fields
+in order. A new format appends fields with defaults, so that rows of an older one can still be read.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgpack
+import xxhash
+
+from tiercache.model import Attributes, Key, OriginId, StagedState
+
+RECORD_FORMAT = 1
+_HEADER_BYTES = 9
+
+
+class ConditionKind(enum.IntEnum):
+    """When the upload may replace the name."""
+
+    ALWAYS = 0
+    """It replaces whatever is there (O_TRUNC, ``wb``)."""
+    IF_MATCH = 1
+    """Only the version it was made from (``base_etag``); without one it is ALWAYS."""
+    IF_ABSENT = 2
+    """Only where there is nothing (O_EXCL, ``xb``)."""
+
+
+class OriginSource(NamedTuple):
+    """How to open the origin again after a restart. ``options`` are the user's, without secrets."""
+
+    url: str
+    client: str = "obstore"
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+class StagedRecord(NamedTuple):
+    """One staged file and what is to become of it. Times are nanoseconds since the epoch."""
+
+    id: int
+    """Never used twice in a cache directory; also the name of the file in staging."""
+    inode: int
+    origin: OriginId
+    source: OriginSource
+    key: Key
+    state: StagedState = StagedState.STAGED
+    base_etag: str = ""
+    """The version at the origin that the bytes were made from; ``""`` if none."""
+    condition: ConditionKind = ConditionKind.ALWAYS
+    published: bool = True
+    """False while an fsspec writer has it open: invisible, and discarded when the writer dies or at recovery."""
+    attributes: Attributes | None = None
+    size_bytes: int = 0
+    """At the last sync or seal."""
+    synced_bytes: int = -1
+    """Size of what fdatasync has confirmed, -1 if it never did: only so much survives a power loss for certain."""
+    file_inode: int = 0
+    upload_id: str = ""
+    """``<lineage>.<seal number>``; stored with the object."""
+    attempts: int = 0
+    """Uploads begun with the present or an earlier upload id of this record."""
+    last_error: str = ""
+    suspect: bool = False
+    """An fsync failed: the kernel may have dropped bytes, so nothing may ever call this file durable."""
+    committed_etag: str = ""
+    """Set between the origin's confirmation and the end of the row: the origin has these bytes under this etag."""
+    committed_ns: int = 0
+    replaced_by: int = 0
+    """CANCELLED rows only: the staged file whose upload will replace what this one may have left at the origin."""
+    created_ns: int = 0
+    sealed_ns: int = 0
+    profile: str = "general"
+
+    @property
+    def lane(self) -> tuple[OriginId, Key]:
+        """Uploads of one lane never run at the same time."""
+        return self.origin, self.key
+
+
+class DamagedRow(ValueError):
+    """A row's bytes are not what was written."""
+
+
+def encode(record: StagedRecord) -> bytes:
+    """The row's bytes."""
+    fields = record._replace(source=record.source._replace(options=dict(record.source.options)))
+    payload: bytes = msgpack.packb(tuple(fields), unicode_errors="surrogateescape")
+    return bytes([RECORD_FORMAT]) + xxhash.xxh3_64_digest(payload) + payload
+
+
+def decode(row: bytes) -> StagedRecord:
+    """Back from ``encode``. DamagedRow if the bytes changed or belong to a later format."""
+    if len(row) < _HEADER_BYTES or row[0] != RECORD_FORMAT:
+        raise DamagedRow(f"format {row[0] if row else 'none'} instead of {RECORD_FORMAT}")
+    payload = row[_HEADER_BYTES:]
+    if xxhash.xxh3_64_digest(payload) != row[1:_HEADER_BYTES]:
+        raise DamagedRow("wrong checksum")
+    record = StagedRecord(*msgpack.unpackb(payload, unicode_errors="surrogateescape", strict_map_key=False))
+    return record._replace(
+        origin=OriginId(record.origin),
+        source=OriginSource(*record.source),
+        state=StagedState(record.state),
+        condition=ConditionKind(record.condition),
+        attributes=_attributes(record.attributes),
+    )
+
+
+def _attributes(fields: Any) -> Attributes | None:
+    if fields is None:
+        return None
+    attributes = Attributes(*fields)
+    return attributes._replace(xattrs=tuple((name, value) for name, value in attributes.xattrs))
+
+
+def fresh_upload_id() -> str:
+    """The id of a staged file's first seal; its lineage is random, so that no two machines make the same."""
+    return f"{os.urandom(8).hex()}.1"
+
+
+def next_upload_id(upload_id: str) -> str:
+    """The id of the next seal of the same staged file."""
+    if not upload_id:
+        return fresh_upload_id()
+    lineage, _, number = upload_id.partition(".")
+    return f"{lineage}.{int(number) + 1}"
+
+
+def is_earlier_seal(found: str, upload_id: str) -> bool:
+    """Whether ``found`` names an earlier state of the staged file that ``upload_id`` names."""
+    lineage, _, number = upload_id.partition(".")
+    found_lineage, _, found_number = found.partition(".")
+    return bool(found) and lineage == found_lineage and found_number.isdigit() and int(found_number) < int(number)

@@ -1,0 +1,109 @@
+"""The system calls by which staging changes the disk, in one place, so that tests can count, fail and lose them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+
+from tiercache.errors import Broken, NoSpace, TierCacheError
+
+_FICLONE = 0x40049409
+_COPY_BYTES = 64 * 1024 * 1024
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_CANNOT_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM})
+
+
+class Disk:
+    """The real one. Every method may raise OSError; callers wrap them in ``told``."""
+
+    def create(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def open(self, path: str) -> int:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            done = os.pwrite(fd, view, offset)
+            view, offset = view[done:], offset + done
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        os.ftruncate(fd, size_bytes)
+
+    def sync_data(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def clone(self, source_fd: int, target_fd: int) -> None:
+        """Replace the target's bytes by the source's: shared extents where the filesystem can, a copy elsewhere."""
+        try:
+            fcntl.ioctl(target_fd, _FICLONE, source_fd)
+            return
+        except OSError as error:
+            if error.errno not in _CANNOT_CLONE:
+                raise
+        size_bytes = os.fstat(source_fd).st_size
+        os.ftruncate(target_fd, 0)
+        os.ftruncate(target_fd, size_bytes)
+        for start, end in _extents(source_fd, size_bytes):
+            _copy(source_fd, target_fd, start, end)
+
+
+def _extents(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """The parts of a sparse file that are not holes."""
+    offset = 0
+    while offset < size_bytes:
+        try:
+            start = os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        offset = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, offset
+
+
+def _copy(source_fd: int, target_fd: int, start: int, end: int) -> None:
+    while start < end:
+        wanted_bytes = min(_COPY_BYTES, end - start)
+        try:
+            done = os.copy_file_range(source_fd, target_fd, wanted_bytes, start, start)
+        except OSError as error:
+            if error.errno not in _CANNOT_CLONE:
+                raise
+            done = os.pwrite(target_fd, os.pread(source_fd, min(wanted_bytes, 4 * 1024 * 1024), start), start)
+        if not done:
+            return  # the source shrank meanwhile
+        start += done
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn an OSError of staging into a domain error: NoSpace, or Broken."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(what, error) from error
+
+
+def disk_error(what: str, error: OSError) -> TierCacheError:
+    """NoSpace when the disk is full, Broken for the rest."""
+    if error.errno in _NO_ROOM:
+        return NoSpace(f"{what}: the disk of the staging directory is full")
+    return Broken(f"{what}: {os.strerror(error.errno or errno.EIO)}")

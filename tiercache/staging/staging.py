@@ -1,0 +1,232 @@
+"""The directory of staged files: their names, descriptors and the bytes each is charged for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from tiercache.errors import Lost
+from tiercache.metrics import Metrics
+from tiercache.staging.budget import Budget
+from tiercache.staging.disk import Disk, told
+from tiercache.staging.file import StagedFile
+
+LOST_DIRECTORY = "lost"
+
+
+class FoundFile(NamedTuple):
+    """A file as the scan at start saw it."""
+
+    size_bytes: int
+    allocated_bytes: int
+    inode: int
+
+
+class Staging:
+    """One file per written inode, named by its id. Accounts are kept by one (the engine's) thread."""
+
+    def __init__(self, directory: Path, capacity_bytes: int, metrics: Metrics, *, disk: Disk | None = None) -> None:
+        self.directory = Path(directory)
+        self.lost_directory = self.directory / LOST_DIRECTORY
+        self.budget = Budget(capacity_bytes)
+        self.budget.on_wait = metrics.back_pressure.inc
+        self.disk = disk or Disk()
+        self._files: dict[int, StagedFile] = {}
+        self._charges: dict[int, int] = {}
+        self._last_id = 0
+        self._show_used = metrics.staged_bytes
+        metrics.staging_capacity_bytes.set(capacity_bytes)
+        with told(f"making {self.directory}"):
+            self.lost_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def used_bytes(self) -> int:
+        return self.budget.used_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self.budget.capacity_bytes
+
+    # -- ids and files --------------------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """An id that this cache directory never had: microseconds since the epoch, or the next after the last one."""
+        self._last_id = max(self._last_id + 1, time.time_ns() // 1000)
+        return self._last_id
+
+    def ids_after(self, last_id: int) -> None:
+        """Never give out an id up to ``last_id`` (the journal's)."""
+        self._last_id = max(self._last_id, last_id)
+
+    def path(self, staged_id: int) -> str:
+        return str(self.directory / str(staged_id))
+
+    def exists(self, staged_id: int) -> bool:
+        return os.path.exists(self.path(staged_id))
+
+    def create(self, staged_id: int | None = None) -> StagedFile:
+        """A new empty file, open. NoSpace, Broken."""
+        staged_id = self.new_id() if staged_id is None else staged_id
+        path = self.path(staged_id)
+        with told("making a staged file"):
+            fd = self.disk.create(path)
+        file = self._files[staged_id] = StagedFile(staged_id, path, fd, self.disk)
+        return file
+
+    def open(self, staged_id: int) -> StagedFile:
+        """The file of this id, the same object for all. Lost if it is not there."""
+        file = self._files.get(staged_id)
+        if file is not None:
+            return file
+        path = self.path(staged_id)
+        try:
+            with told("opening a staged file"):
+                fd = self.disk.open(path)
+        except Exception as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise Lost(f"{path}: the staged file is gone") from error
+            raise
+        file = self._files[staged_id] = StagedFile(staged_id, path, fd, self.disk)
+        return file
+
+    def opened(self, staged_id: int) -> StagedFile | None:
+        """The file if somebody has it open."""
+        return self._files.get(staged_id)
+
+    def unlink(self, staged_id: int) -> None:
+        """Remove the name. Whoever has the file open goes on using it until ``delete``."""
+        with told("removing a staged file"), contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(self.path(staged_id))
+        if staged_id not in self._files:
+            self._settle(staged_id)
+
+    def delete(self, staged_id: int) -> None:
+        """Remove the file, close it, give its bytes back to the budget. Idempotent."""
+        try:
+            self.unlink(staged_id)
+        finally:
+            self.closed(staged_id)
+
+    def closed(self, staged_id: int) -> None:
+        """The file left staging (renamed into a tier) or is deleted: close it and give its bytes back."""
+        file = self._files.pop(staged_id, None)
+        if file is not None:
+            file.close()
+        self._settle(staged_id)
+
+    def set_aside(self, staged_id: int) -> None:
+        """Keep a damaged file in ``lost/``, out of the budget. Idempotent."""
+        target = str(self.lost_directory / str(staged_id))
+        with told("setting a staged file aside"), contextlib.suppress(FileNotFoundError):
+            self.disk.rename(self.path(staged_id), target)
+        self.closed(staged_id)
+
+    def close(self) -> None:
+        """Close every descriptor; the files stay."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    # -- budget ---------------------------------------------------------------------------------------------------
+
+    async def reserve(self, staged_id: int, amount_bytes: int) -> None:
+        """Ask for room for so many more bytes of one file; waits while staging is full. NoSpace."""
+        await self.budget.reserve(amount_bytes)
+        self._charges[staged_id] = self._charges.get(staged_id, 0) + max(0, amount_bytes)
+        self._show_used.set(self.used_bytes)
+
+    def release(self, staged_id: int, amount_bytes: int) -> None:
+        """Give back room that a write did not use."""
+        self._charge_as(staged_id, max(0, self._charges.get(staged_id, 0) - amount_bytes))
+
+    def measure(self, staged_id: int) -> int:
+        """The file's size; its charge becomes what it really takes, whoever wrote it."""
+        file = self._files.get(staged_id)
+        if file is not None:
+            self._charge_as(staged_id, file.allocated_bytes)
+            return file.size_bytes
+        status = os.stat(self.path(staged_id))
+        self._charge_as(staged_id, min(status.st_size, status.st_blocks * 512))
+        return status.st_size
+
+    def found(self, staged_id: int, file: FoundFile) -> None:
+        """Account for a file that an earlier run left."""
+        self.ids_after(staged_id)
+        self._charge_as(staged_id, file.allocated_bytes)
+
+    def _charge_as(self, staged_id: int, amount_bytes: int) -> None:
+        difference = amount_bytes - self._charges.get(staged_id, 0)
+        self._charges[staged_id] = amount_bytes
+        self.budget.charge(difference)
+        self._show_used.set(self.used_bytes)
+
+    def _settle(self, staged_id: int) -> None:
+        amount_bytes = self._charges.pop(staged_id, 0)
+        self.budget.release(amount_bytes)
+        self._show_used.set(self.used_bytes)
+
+    # -- bytes ----------------------------------------------------------------------------------------------------
+
+    async def clone(self, source: StagedFile, target: StagedFile) -> None:
+        """Make the target's bytes the source's, by shared extents where the disk can."""
+        with source.held() as source_fd, target.held() as target_fd:
+            await trio.to_thread.run_sync(self._clone, source_fd, target_fd)
+        self.measure(target.id)
+
+    async def fill_from(self, target: StagedFile, path: str) -> None:
+        """The same from any local file. Lost if it is not there (any more)."""
+
+        def fill(target_fd: int) -> None:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise Lost(f"{path}: gone before it could be copied") from None
+            try:
+                self._clone(fd, target_fd)
+            finally:
+                os.close(fd)
+
+        with target.held() as target_fd:
+            await trio.to_thread.run_sync(fill, target_fd)
+        self.measure(target.id)
+
+    def _clone(self, source_fd: int, target_fd: int) -> None:
+        with told("copying into a staged file"):
+            self.disk.clone(source_fd, target_fd)
+
+    async def sync(self, file: StagedFile) -> None:
+        """Make the bytes of a file durable, and its name when it is new. Lost when the bytes cannot be trusted.
+        For a journalled file use ``WriteBack.sync``, which keeps the order data, journal, directory."""
+        await self.sync_data(file)
+        await self.sync_name(file)
+
+    async def sync_data(self, file: StagedFile) -> None:
+        with file.held():
+            await trio.to_thread.run_sync(file.fsync)
+
+    async def sync_name(self, file: StagedFile) -> None:
+        if file.new:
+            await trio.to_thread.run_sync(self._sync_directory)
+            file.new = False
+
+    def _sync_directory(self) -> None:
+        with told(f"fsync of {self.directory}"):
+            self.disk.sync_directory(str(self.directory))
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    def scan(self) -> dict[int, FoundFile]:
+        """Every staged file on the disk by id. Blocking."""
+        found: dict[int, FoundFile] = {}
+        with told(f"reading {self.directory}"), os.scandir(self.directory) as names:
+            for name in names:
+                if name.name.isdigit() and name.is_file(follow_symlinks=False):
+                    status = name.stat(follow_symlinks=False)
+                    allocated_bytes = min(status.st_size, status.st_blocks * 512)
+                    found[int(name.name)] = FoundFile(status.st_size, allocated_bytes, status.st_ino)
+        return found
