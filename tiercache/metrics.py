@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
+
+from tiercache.errors import ConfigError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -76,6 +80,21 @@ class Metrics:
     def text(self) -> bytes:
         """The Prometheus text exposition, of type CONTENT_TYPE."""
         return generate_latest(self.registry)
+
+    def serve(self, listen: str) -> Callable[[], None]:
+        """Answer ``GET /metrics`` on ``HOST:PORT`` from a thread of its own; returns what ends it. ConfigError if taken."""
+        host, _, port = listen.rpartition(":")
+        try:
+            server, thread = start_http_server(int(port), addr=host, registry=self.registry)
+        except OSError as error:
+            raise ConfigError(f"metrics.listen: cannot listen on {listen} ({error.strerror or error})") from error
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return end
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
         return Counter(f"tiercache_{name}", documentation, labels, registry=self.registry)

@@ -137,6 +137,8 @@ class EngineConfig(Section):
     request_timeout_s: Duration = 300.0
     start_timeout_s: Duration = 30.0
     max_clients: Count = 1024
+    stop_drain_s: Duration = 60.0
+    """How long an engine that is told to end goes on uploading; the rest stays in the journal."""
 
 
 class CatalogConfig(Section):

@@ -207,12 +207,25 @@ class Names:
         """Everything below ``directory``, newest bytes first of all: one flat listing where the origin has one."""
         tree = self._tree
         at_ns = now_ns()
+        generation = tree.generations.total()
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except (Absent, NotDirectory):
             if directory and not tree.exists_here(directory):
                 raise
             stats = []
+        found = self._merge_walk(stats, at_ns)
+        if tree.generations.total() == generation:
+            self._remember_listings(directory, found, at_ns)
+        for live in tree.live:
+            if live.staged is not None and live.key is not None and is_below(live.key, directory):
+                staged = tree.entry(live.key)
+                if staged is not None and staged.staged:
+                    found[live.key] = staged
+        return sorted(found.items())
+
+    def _merge_walk(self, stats: list[ObjectStat], at_ns: int) -> dict[Key, Entry]:
+        tree = self._tree
         found: dict[Key, Entry] = {}
         for stat in stats:
             old = tree.entry(stat.key)
@@ -220,15 +233,35 @@ class Names:
                 continue
             inode = self._inode_of(stat, old)
             found[stat.key] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
+        return found
+
+    def _remember_listings(self, directory: Key, found: dict[Key, Entry], listed_ns: int) -> None:
+        """A flat listing has told the children of every directory in it: none of them must be listed again."""
+        tree = self._tree
+        children: dict[Key, dict[bytes, Entry]] = {directory: {}}
+
+        def place(key: Key, entry: Entry) -> None:
+            parent = parent_of(key)
+            if parent not in children:
+                # The directory exists by this key alone, unless it was told of itself.
+                children[parent] = {}
+                place(parent, found.get(parent) or self._implied(parent, listed_ns))
+            children[parent].setdefault(child_name(key, parent), entry)
+
+        for key, entry in found.items():
+            if key != directory and has_posix_spelling(key):
+                place(key, entry)
+                if entry.kind is Kind.DIRECTORY:
+                    children.setdefault(key, {})
         with tree.catalog.batch():
-            for key, entry in found.items():
-                tree.catalog.put_entry(tree.origin_id, key, entry)
-        for live in tree.live:
-            if live.staged is not None and live.key is not None and is_below(live.key, directory):
-                staged = tree.entry(live.key)
-                if staged is not None and staged.staged:
-                    found[live.key] = staged
-        return sorted(found.items())
+            for parent, entries in children.items():
+                tree.catalog.put_listing(tree.origin_id, parent, entries.items(), listed_ns)
+
+    def _implied(self, directory: Key, at_ns: int) -> Entry:
+        old = self._tree.entry(directory)
+        if old is not None and old.kind is Kind.DIRECTORY:
+            return old._replace(checked_ns=at_ns)
+        return directory_entry(self._tree.catalog.new_inode(), at_ns, known=True)
 
     def lists_attributes(self) -> bool:
         """Whether a listing tells modes and owners."""

@@ -50,6 +50,10 @@ class Namespace:
         entry = self.names.known(key)
         return entry if entry is None or entry.kind is Kind.ABSENT else self._newest(entry)
 
+    def entry(self, key: Key) -> Entry | None:
+        """What the catalog has, fresh or not."""
+        return self.tree.entry(key)
+
     async def lookup(self, key: Key) -> Entry:
         return self._newest(await self.names.lookup(key))
 

@@ -13,6 +13,7 @@ from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import now_ns
 from tiercache.engine.live import LiveTable
+from tiercache.journal import OriginSource
 from tiercache.model import Entry, Key, Kind, OriginId, parent_of
 from tiercache.origins.base import Capability, Origin
 
@@ -31,6 +32,9 @@ class Tree:
     catalog: Catalog
     threads: trio.CapacityLimiter
     """Bounds the origin calls of this tree that are under way (``fetch.concurrency``)."""
+
+    source: OriginSource
+    """How to open the origin again, without secrets: each staged file's record carries it."""
 
     live: LiveTable = field(default_factory=LiveTable)
 

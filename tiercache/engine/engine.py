@@ -1,0 +1,229 @@
+"""The engine of one cache directory: opens the state, recovers it, runs the services and hosts mounts and origins."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tiercache.cache import Cache
+from tiercache.catalog import Catalog
+from tiercache.config import Config, ProfileName
+from tiercache.engine.files import WritePath, commit
+from tiercache.engine.live import restore
+from tiercache.engine.mounts import Mounts
+from tiercache.engine.namespace import Namespace
+from tiercache.engine.status import Status
+from tiercache.engine.trees import Trees
+from tiercache.engine.warmup import Warmups
+from tiercache.errors import ConfigError
+from tiercache.journal import Journal, StagedRecord
+from tiercache.metrics import Metrics
+from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier
+from tiercache.policies import make_policy
+from tiercache.readahead import ReadAhead
+from tiercache.staging import Staging
+from tiercache.tier import FileTier
+from tiercache.writeback import DrainResult, WriteBack
+
+CATALOG_SYNC_S = 30.0
+"""How often the catalog is flushed to disk, so that a clean shutdown has little left to write."""
+
+log = logging.getLogger("tiercache.engine")
+
+
+class Engine:
+    """Composes everything; ``run`` is its life. All methods belong to the engine's trio thread."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.started_s = time.time()
+        self._stopping = trio.Event()
+        self._namespaces: dict[tuple[OriginId, ProfileName], Namespace] = {}
+        self.catalog: Catalog
+        self.cache: Cache
+        self.journal: Journal
+        self.staging: Staging
+        self.writeback: WriteBack
+        self.readahead: ReadAhead
+        self.trees: Trees
+        self.mounts: Mounts
+        self.warmups: Warmups
+        self.status_of: Status
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the state until ``stop``; reports started once recovery is through. Mounts are drained and left on the way out."""
+        async with AsyncExitStack() as closing, trio.open_nursery() as nursery:
+            await self._open(closing, nursery)
+            await self._recover()
+            await nursery.start(self.writeback.run)
+            nursery.start_soon(self._sync_catalog)
+            if self.config.metrics.listen:
+                closing.callback(self.metrics.serve(self.config.metrics.listen))
+            log.info("engine of %s is ready", self.config.cache_dir)
+            task_status.started()
+            await self._stopping.wait()
+            await self._leave()
+            nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """End ``run``; what is still staged stays in the journal for the next engine."""
+        self._stopping.set()
+
+    async def _open(self, closing: AsyncExitStack, nursery: trio.Nursery) -> None:
+        config, root = self.config, Path(self.config.cache_dir)
+        self.catalog = Catalog(root / "catalog", map_size_bytes=config.catalog.map_size_bytes)
+        closing.callback(self.catalog.close)
+        self.journal = Journal(root / "journal", staging_directory=root / "staging", metrics=self.metrics)
+        closing.callback(self.journal.close)
+        self.staging = Staging(root / "staging", config.staging_capacity_bytes(), self.metrics)
+        closing.callback(self.staging.close)
+        self.cache = Cache(
+            self.catalog,
+            self._tiers(root),
+            fetch=config.fetch,
+            metrics=self.metrics,
+            nursery=nursery,
+            run_id=self.catalog.run_id(),
+            verify=config.verify,
+            max_object_share=config.nvme.max_object_share,
+        )
+        self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
+        self.trees = Trees(config, self.catalog, self.metrics)
+        closing.callback(self.trees.close)
+        self.writeback = WriteBack(
+            self.journal,
+            self.staging,
+            self.cache,
+            self._origin_of,
+            upload=config.upload,
+            metrics=self.metrics,
+            on_commit=self._committed,
+            delay_s=config.staging.upload_delay_s,
+        )
+        self.mounts = Mounts(self, nursery)
+        self.warmups = Warmups(self, nursery)
+        self.status_of = Status(self)
+
+    def _tiers(self, root: Path) -> list[FileTier]:
+        config = self.config
+        tiers = []
+        if config.ram_capacity_bytes() > 0:
+            capacity_bytes = config.ram_capacity_bytes()
+            policy = make_policy(config.ram.policy, capacity_bytes)
+            tiers.append(FileTier(Tier.RAM, config.ram_directory, capacity_bytes, 0, policy, self.metrics))
+        capacity_bytes = config.nvme_capacity_bytes()
+        policy = make_policy(config.nvme.policy, capacity_bytes)
+        floor_bytes = config.free_space_floor_bytes()
+        tiers.append(FileTier(Tier.NVME, root / "nvme", capacity_bytes, floor_bytes, policy, self.metrics))
+        return tiers
+
+    async def _recover(self) -> None:
+        """Bring journal, files and catalog together again. Origins are asked later, by the uploads themselves."""
+        await self.cache.recover()
+        await self.writeback.recover()
+        for record in self.journal.records():
+            if record.published and record.key and record.state is not StagedState.LOST:
+                tree = await self.trees.of_record(record)
+                restore(tree, record, self.staging.open(record.id))
+
+    async def _leave(self) -> None:
+        """Unmount everything and bring to the origins what the deadline allows."""
+        await self.mounts.close()
+        if self.config.engine.stop_drain_s > 0:
+            await self.drain(self.config.engine.stop_drain_s)
+
+    async def _sync_catalog(self) -> None:
+        while True:
+            await trio.sleep(CATALOG_SYNC_S)
+            await trio.to_thread.run_sync(self.catalog.sync)
+
+    async def _origin_of(self, record: StagedRecord) -> Any:
+        return (await self.trees.of_record(record)).origin
+
+    def _committed(self, record: StagedRecord, stat: ObjectStat) -> None:
+        tree = self.trees.get(record.origin)
+        if tree is not None:
+            commit(tree, record, stat)
+
+    def holds_work(self) -> bool:
+        """Whether something is mounted, or staged bytes still have to reach an origin."""
+        if len(self.mounts):
+            return True
+        settled = (StagedState.CONFLICT, StagedState.LOST)
+        return any(record.state not in settled for record in self.journal.records() if self._is_sent(record))
+
+    def _is_sent(self, record: StagedRecord) -> bool:
+        return record.published and self.config.profile(record.profile).upload
+
+    # -- what clients ask for ---------------------------------------------------------------------
+
+    async def attach(
+        self, url: str, client: str = "", options: Mapping[str, Any] | None = None, profile: str = ""
+    ) -> tuple[Namespace, Key]:
+        """The namespace of a URL (or of the name of an origin in the configuration) and the key in it."""
+        url, client, options, profile = self._configured(url, client, options or {}, profile)
+        tree, root = await self.trees.attach(url, client, options)
+        return self.namespace(tree.origin_id, profile), root
+
+    def _configured(
+        self, url: str, client: str, options: Mapping[str, Any], profile: str
+    ) -> tuple[str, str, Mapping[str, Any], str]:
+        """Settings of a configured origin, under those that the caller gives."""
+        if url.startswith("tiercache://"):
+            name, _, rest = url.removeprefix("tiercache://").partition("/")
+            origin = self.config.origins.get(name)
+            if origin is None:
+                known = ", ".join(sorted(self.config.origins)) or "none"
+                raise ConfigError(f"{url}: no origin named {name!r} in the configuration; there are: {known}")
+            url = f"{origin.url.rstrip('/')}/{rest}" if rest else origin.url
+            return url, client or origin.client, {**origin.options, **options}, profile or origin.profile
+        for origin in self.config.origins.values():
+            if url == origin.url or url.startswith(origin.url.rstrip("/") + "/"):
+                return url, client or origin.client, {**origin.options, **options}, profile or origin.profile
+        return url, client or "obstore", options, profile or "general"
+
+    def namespace(self, origin: OriginId, profile: str) -> Namespace:
+        """The view of an attached origin under a profile."""
+        settings = self.config.profile(profile)  # type: ignore[arg-type]
+        found = self._namespaces.get((origin, settings.name))
+        if found is None:
+            tree = self.trees.get(origin)
+            if tree is None:
+                raise ConfigError("this origin is not attached to the engine (any more)")
+            path = WritePath(self.cache, self.staging, self.journal, self.writeback, self.readahead)
+            found = self._namespaces[origin, settings.name] = Namespace(tree, settings, path)
+        return found
+
+    async def drain(self, deadline_s: float, *, mountpoint: str | None = None) -> DrainResult:
+        """Bring everything that is staged (of one mount) to its origin; returns at the deadline with what is left."""
+        ids = None
+        await self._seal_flushed()
+        if mountpoint is not None:
+            ids = self.mounts.staged_ids(mountpoint)
+        return await self.writeback.drain(deadline_s, ids=ids)
+
+    async def _seal_flushed(self) -> None:
+        """A file whose writers are all gone, but whose seal the kernel has not asked for yet, is drained too."""
+        for tree in self.trees:
+            for live in tree.live:
+                if live.staged is not None and live.writers == 0:
+                    record = self.journal.get(live.staged.id)
+                    if record is not None and self.config.profile(record.profile).upload:
+                        await self.namespace(tree.origin_id, record.profile).files.seal(live)
+
+    def status(self) -> dict[str, Any]:
+        """Figures of the whole engine."""
+        return self.status_of.engine()
+
+    async def status_path(self, path: str) -> dict[str, Any]:
+        """How far one file has come, by its path under a mount or its URL."""
+        return await self.status_of.path(path)

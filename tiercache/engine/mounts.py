@@ -1,0 +1,157 @@
+"""The mounts that the engine hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tiercache.engine.namespace import Namespace
+from tiercache.errors import MountError, TierCacheError
+from tiercache.model import Key, is_below
+
+if TYPE_CHECKING:
+    from tiercache.engine.engine import Engine
+
+log = logging.getLogger("tiercache.engine")
+
+
+@dataclass(eq=False)
+class Mount:
+    """One mount point and what it shows."""
+
+    mountpoint: str
+    url: str
+    namespace: Namespace
+    root: Key
+    read_only: bool
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class Mounts:
+    """Mounts and unmounts; each mount is a task in the engine's nursery."""
+
+    def __init__(self, engine: Engine, nursery: trio.Nursery) -> None:
+        self._engine = engine
+        self._nursery = nursery
+        self._mounts: dict[str, Mount] = {}
+
+    def __len__(self) -> int:
+        return len(self._mounts)
+
+    def __iter__(self) -> Iterator[Mount]:
+        return iter(list(self._mounts.values()))
+
+    async def mount(
+        self,
+        url: str,
+        mountpoint: str,
+        *,
+        client: str = "",
+        options: dict[str, Any] | None = None,
+        profile: str = "",
+        read_only: bool = False,
+        mount_options: dict[str, Any] | None = None,
+    ) -> Mount:
+        """Attach the origin and mount it; returns when the mount answers."""
+        mountpoint = os.path.abspath(mountpoint)
+        if mountpoint in self._mounts:
+            raise MountError(f"{mountpoint}: {self._mounts[mountpoint].url} is mounted there already")
+        namespace, root = await self._engine.attach(url, client, options, profile)
+        await namespace.root(root)
+        mount = Mount(mountpoint, url, namespace, root, read_only or namespace.read_only)
+        self._mounts[mountpoint] = mount
+        try:
+            await self._nursery.start(self._serve, mount, mount_options or {})
+        except BaseException:
+            self._mounts.pop(mountpoint, None)
+            raise
+        return mount
+
+    async def _serve(
+        self, mount: Mount, options: dict[str, Any], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        # The one import that points up: the engine hosts mounts, and a machine without FUSE runs an engine all the same.
+        from tiercache.fuse.mounts import serve_mount
+
+        metrics = self._engine.metrics
+        started = _Started(task_status)
+        try:
+            metrics.mounts.inc()
+            await serve_mount(
+                self._engine,
+                mount.namespace,
+                mount.root,
+                mount.mountpoint,
+                read_only=mount.read_only,
+                options=options,
+                task_status=started,
+            )
+        except TierCacheError as error:
+            if not started.reported:
+                raise
+            log.error("the mount at %s ended: %s", mount.mountpoint, error)
+        finally:
+            metrics.mounts.dec()
+            self._mounts.pop(mount.mountpoint, None)
+            mount.ended.set()
+
+    async def umount(self, mountpoint: str, *, lazy: bool = False) -> Mount:
+        """Unmount; MountError when it is in use (unless ``lazy``) or not ours."""
+        from tiercache.fuse.mounts import unmount
+
+        mountpoint = os.path.abspath(mountpoint)
+        mount = self._mounts.get(mountpoint)
+        if mount is None:
+            raise MountError(f"{mountpoint}: not a mount of this engine")
+        await unmount(mountpoint, lazy=lazy)
+        await mount.ended.wait()
+        return mount
+
+    def holding(self, path: str) -> tuple[Mount, Key] | None:
+        """The mount that a local path lies in, and the key that it names there."""
+        path = os.path.abspath(path)
+        best: Mount | None = None
+        for mount in self._mounts.values():
+            inside = path == mount.mountpoint or path.startswith(mount.mountpoint.rstrip("/") + "/")
+            if inside and (best is None or len(mount.mountpoint) > len(best.mountpoint)):
+                best = mount
+        if best is None:
+            return None
+        rest = os.fsencode(path[len(best.mountpoint) :].strip("/"))
+        return best, b"/".join(part for part in (best.root, rest) if part)
+
+    def staged_ids(self, mountpoint: str) -> list[int]:
+        """The staged files under one mount."""
+        mount = self._mounts.get(os.path.abspath(mountpoint))
+        if mount is None:
+            raise MountError(f"{mountpoint}: not a mount of this engine")
+        return [
+            record.id
+            for record in self._engine.journal.records()
+            if record.origin == mount.namespace.origin_id and is_below(record.key, mount.root)
+        ]
+
+    async def close(self) -> None:
+        """Unmount all, in use or not: the engine ends."""
+        for mount in self:
+            try:
+                await self.umount(mount.mountpoint, lazy=True)
+            except TierCacheError as error:
+                log.error("%s: could not be unmounted: %s", mount.mountpoint, error)
+
+
+class _Started:
+    """Tells a mount that could not be made (the caller's error) from one that ended later (the log's)."""
+
+    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+        self._task_status = task_status
+        self.reported = False
+
+    def started(self, value: object = None) -> None:
+        self.reported = True
+        self._task_status.started()

@@ -1,0 +1,133 @@
+"""What ``tiercache status`` tells: of the engine as a whole, and of one file."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import tiercache
+from tiercache.engine.namespace import Namespace
+from tiercache.model import Key, Kind, Tier
+
+if TYPE_CHECKING:
+    from tiercache.engine.engine import Engine
+
+DIRTY_LISTED_MAX = 1000
+"""Dirty files named in one status; the counts are always of all."""
+
+
+class Status:
+    """Reads the engine's parts; changes nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def engine(self) -> dict[str, Any]:
+        """``{"engine", "tiers", "dirty", "uploads", "mounts", "metrics"}``; sizes in bytes, times in seconds."""
+        engine = self._engine
+        figures = engine.metrics.snapshot()
+        return {
+            "engine": {
+                "pid": os.getpid(),
+                "uptime_s": round(time.time() - engine.started_s, 3),
+                "version": tiercache.__version__,
+                "cache_dir": str(engine.config.cache_dir),
+            },
+            "tiers": {tier: _tier(figures, tier) for tier in ("ram", "nvme")},
+            "dirty": self._dirty(),
+            "uploads": {
+                "in_flight": _figure(figures, "uploads_in_flight"),
+                "committed": _figure(figures, "uploads_total", "committed"),
+                "failed": _figure(figures, "uploads_total", "failed"),
+            },
+            "mounts": [
+                {
+                    "mountpoint": mount.mountpoint,
+                    "url": mount.url,
+                    "profile": mount.namespace.profile.name,
+                    "read_only": mount.read_only,
+                }
+                for mount in engine.mounts
+            ],
+            "metrics": figures,
+        }
+
+    def _dirty(self) -> dict[str, Any]:
+        states: dict[str, int] = {}
+        total_bytes = 0
+        listed = []
+        files = self._engine.writeback.status()
+        for file in files:
+            states[file.state] = states.get(file.state, 0) + 1
+            total_bytes += file.size_bytes
+            if len(listed) < DIRTY_LISTED_MAX:
+                listed.append(
+                    {
+                        "path": self._spell(file.record.origin, file.record.key),
+                        "state": str(file.state),
+                        "size_bytes": file.size_bytes,
+                        "sent_bytes": file.sent_bytes,
+                        "attempts": file.attempts,
+                        "last_error": file.last_error,
+                    }
+                )
+        return {"files": len(files), "bytes": total_bytes, "states": states, "list": listed}
+
+    def _spell(self, origin: Any, key: Key) -> str:
+        tree = self._engine.trees.get(origin)
+        prefix = tree.origin.identity.rstrip("/") if tree is not None else ""
+        return f"{prefix}/{os.fsdecode(key)}"
+
+    async def path(self, path: str) -> dict[str, Any]:
+        """State, durability, size and residency of one name, by local path under a mount or by URL."""
+        namespace, key = await self._find(path)
+        entry = await namespace.lookup(key)
+        answer: dict[str, Any] = {
+            "path": path,
+            "kind": entry.kind.name.lower(),
+            "state": "clean",
+            "durable": "origin",
+            "size_bytes": entry.size_bytes,
+            "sent_bytes": entry.size_bytes,
+            "last_error": "",
+        }
+        if entry.kind is Kind.FILE:
+            answer["resident"] = self._resident(namespace, key)
+        if entry.staged:
+            file = next((f for f in self._engine.writeback.status() if f.record.id == entry.staged), None)
+            answer["state"] = namespace.files.state(entry)
+            answer["durable"] = namespace.files.durable(entry)
+            answer["sent_bytes"] = file.sent_bytes if file else 0
+            answer["last_error"] = file.last_error if file else ""
+        return answer
+
+    async def _find(self, path: str) -> tuple[Namespace, Key]:
+        if "://" not in path:
+            held = self._engine.mounts.holding(path)
+            if held is not None:
+                return held[0].namespace, held[1]
+        return await self._engine.attach(path)
+
+    def _resident(self, namespace: Namespace, key: Key) -> dict[str, Any]:
+        entry = namespace.entry(key)
+        record = self._engine.catalog.version(entry.version) if entry is not None and entry.version else None
+        tiers = {copy.tier for copy in record.copies} if record is not None else set()
+        return {
+            "ram": Tier.RAM in tiers,
+            "nvme": Tier.NVME in tiers,
+            "resident_bytes": self._engine.cache.resident_bytes(entry.version) if record and entry else 0,
+        }
+
+
+def _figure(figures: dict[str, Any], name: str, label: str = "") -> float:
+    value = figures.get(name, 0.0)
+    return float(value.get(label, 0.0) if isinstance(value, dict) else value)
+
+
+def _tier(figures: dict[str, Any], tier: str) -> dict[str, float]:
+    names = ("used_bytes", "capacity_bytes", "resident")
+    totals = ("hits", "fills", "fill_bytes", "evictions", "damaged", "tier_errors")
+    return {name: _figure(figures, name, tier) for name in names} | {
+        name: _figure(figures, f"{name}_total", tier) for name in totals
+    }

@@ -1,0 +1,105 @@
+"""The origins that the engine has open, one tree each, however many mounts and clients use it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from tiercache.catalog import Catalog
+from tiercache.config import Config
+from tiercache.engine.tree import Tree
+from tiercache.errors import Absent
+from tiercache.journal import OriginSource, StagedRecord
+from tiercache.metrics import Metrics
+from tiercache.model import Key, OriginId, origin_id
+from tiercache.origins import Origin, RetryingOrigin, RetryPolicy, SimulatedOrigin, open_origin
+
+SECRET_OPTIONS = ("key", "secret", "token", "password", "passphrase", "credential", "account_key", "sas")
+"""Option names that hold one of these words are never written to disk."""
+
+log = logging.getLogger("tiercache.engine")
+
+
+class Trees:
+    """Opens origins on demand and keeps them until the engine ends."""
+
+    def __init__(self, config: Config, catalog: Catalog, metrics: Metrics) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._metrics = metrics
+        self._trees: dict[OriginId, Tree] = {}
+        self._options: dict[OriginId, tuple[str, Mapping[str, Any]]] = {}
+
+    def get(self, origin: OriginId) -> Tree | None:
+        return self._trees.get(origin)
+
+    def __iter__(self) -> Any:
+        return iter(list(self._trees.values()))
+
+    async def attach(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Tree, Key]:
+        """The tree of a URL and the key in it. A new origin, or one with other credentials, is asked once, so that an
+        unknown bucket, a refused key or a dead endpoint is told here."""
+        origin, root = await trio.to_thread.run_sync(lambda: self._open(url, client, options))
+        identity = origin_id(origin.identity)
+        known = self._trees.get(identity)
+        if known is not None and (not options or self._options[identity] == (client, options)):
+            origin.close()
+            return known, root
+        try:
+            await trio.to_thread.run_sync(origin.stat, root, abandon_on_cancel=True)
+        except Absent:
+            # A prefix or file that is not there yet is no fault; an absent bucket raises at its root.
+            await trio.to_thread.run_sync(origin.stat, b"", abandon_on_cancel=True)
+        source = OriginSource(url, client, public_options(options))
+        if known is None:
+            return self._add(identity, origin, source, client, options), root
+        log.info("%s: further requests use the options of the newest client", origin.identity)
+        known.origin.close()
+        known.origin, known.source = origin, source
+        self._options[identity] = (client, options)
+        return known, root
+
+    async def of_record(self, record: StagedRecord) -> Tree:
+        """The tree that a staged file belongs to, opened without asking the origin: it may be down just now."""
+        tree = self._trees.get(record.origin)
+        if tree is not None:
+            return tree
+        source = record.source
+        origin, _ = await trio.to_thread.run_sync(lambda: self._open(source.url, source.client, source.options))
+        return self._add(record.origin, origin, source, source.client, {})
+
+    def _add(
+        self, identity: OriginId, origin: Origin, source: OriginSource, client: str, options: Mapping[str, Any]
+    ) -> Tree:
+        threads = trio.CapacityLimiter(self._config.fetch.concurrency)
+        tree = Tree(origin=origin, origin_id=identity, catalog=self._catalog, threads=threads, source=source)
+        self._trees[identity] = tree
+        self._options[identity] = (client, options)
+        return tree
+
+    def _open(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Origin, Key]:
+        options = dict(options)
+        simulate = options.pop("simulate", None)
+        origin, root = open_origin(url, client=client, options=options, fetch=self._config.fetch)
+        if simulate:
+            origin = SimulatedOrigin(origin, **simulate)
+        policy = RetryPolicy.of(self._config.fetch)
+        return RetryingOrigin(origin, policy, self._metrics), root
+
+    def close(self) -> None:
+        for tree in self._trees.values():
+            tree.origin.close()
+
+
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that may be written to the journal: an engine that starts later takes secrets from the environment,
+    a profile, or the next client."""
+    public: dict[str, Any] = {}
+    for name, value in options.items():
+        if any(word in name.lower() for word in SECRET_OPTIONS):
+            continue
+        public[name] = public_options(value) if isinstance(value, Mapping) else value
+    return public

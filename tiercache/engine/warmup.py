@@ -1,0 +1,139 @@
+"""Bring a prefix into the cache ahead of its use, or check what of it is there."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from tiercache.engine.namespace import Namespace
+from tiercache.errors import Absent, ConfigError, NoSpace, TierCacheError
+from tiercache.model import Entry, Key, Kind
+
+if TYPE_CHECKING:
+    from tiercache.engine.engine import Engine
+
+FILES_AT_ONCE = 64
+ERRORS_KEPT_MAX = 100
+JOBS_KEPT_MAX = 64
+"""Finished jobs that can still be asked for."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One warm-up and how far it is."""
+
+    id: str
+    check: bool
+    files: int = 0
+    done_files: int = 0
+    bytes: int = 0
+    done_bytes: int = 0
+    resident_files: int = 0
+    resident_bytes: int = 0
+    damaged: int = 0
+    errors: list[str] = field(default_factory=list)
+    failed_files: int = 0
+    listed: bool = False
+    finished: trio.Event = field(default_factory=trio.Event)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "job": self.id,
+            "files": self.files,
+            "done_files": self.done_files,
+            "bytes": self.bytes,
+            "done_bytes": self.done_bytes,
+            "resident_files": self.resident_files,
+            "resident_bytes": self.resident_bytes,
+            "damaged": self.damaged,
+            "errors": self.errors,
+            "failed_files": self.failed_files,
+            "finished": self.finished.is_set(),
+        }
+
+    def fail(self, key: Key, error: TierCacheError) -> None:
+        self.failed_files += 1
+        if len(self.errors) < ERRORS_KEPT_MAX:
+            self.errors.append(f"{key.decode('utf-8', 'backslashreplace')}: {error}")
+
+
+class Warmups:
+    """Starts jobs in the engine's nursery; they go on when the command that asked is gone."""
+
+    def __init__(self, engine: Engine, nursery: trio.Nursery) -> None:
+        self._engine = engine
+        self._nursery = nursery
+        self._jobs: dict[str, Job] = {}
+
+    async def start(
+        self, url: str, *, check: bool, client: str = "", options: dict[str, Any] | None = None, profile: str = ""
+    ) -> Job:
+        """Begin; the origin's errors about the prefix itself are raised here."""
+        namespace, root = await self._engine.attach(url, client, options, profile)
+        job = Job(secrets.token_hex(4), check)
+        self._forget_oldest()
+        self._jobs[job.id] = job
+        self._nursery.start_soon(self._run, job, namespace, root)
+        return job
+
+    def get(self, job_id: str) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise ConfigError(f"there is no warm-up {job_id}")
+        return job
+
+    def _forget_oldest(self) -> None:
+        finished = [job_id for job_id, job in self._jobs.items() if job.finished.is_set()]
+        for job_id in finished[: max(0, len(self._jobs) - JOBS_KEPT_MAX)]:
+            del self._jobs[job_id]
+
+    async def _run(self, job: Job, namespace: Namespace, root: Key) -> None:
+        try:
+            files = await self._list(namespace, root)
+            job.files = len(files)
+            job.bytes = sum(entry.size_bytes for _, entry in files)
+            job.listed = True
+            limiter = trio.CapacityLimiter(FILES_AT_ONCE)
+            async with trio.open_nursery() as nursery:
+                for key, entry in files:
+                    await limiter.acquire_on_behalf_of(key)
+                    nursery.start_soon(self._one, job, namespace, key, entry, limiter)
+        except TierCacheError as error:
+            job.fail(root, error)
+        finally:
+            job.finished.set()
+
+    async def _list(self, namespace: Namespace, root: Key) -> list[tuple[Key, Entry]]:
+        entry = await namespace.names.find(root)
+        if entry is not None and entry.kind is Kind.FILE:
+            return [(root, entry)]
+        found = await namespace.walk(root)
+        files = [(key, entry) for key, entry in found if entry.kind is Kind.FILE and not entry.staged]
+        if not files and entry is None:
+            raise Absent(f"there is nothing under /{root.decode('utf-8', 'backslashreplace')}")
+        return files
+
+    async def _one(self, job: Job, namespace: Namespace, key: Key, entry: Entry, limiter: trio.CapacityLimiter) -> None:
+        cache = self._engine.cache
+        version = namespace.tree.version_ref(key, entry)
+        try:
+            if job.check:
+                damaged = cache.locate(version) is None and cache.resident_bytes(version.id) == entry.size_bytes
+                location = await cache.locate_verified(version)
+                job.damaged += damaged and location is None
+                job.resident_files += location is not None
+                job.resident_bytes += cache.resident_bytes(version.id)
+            else:
+                if await cache.ensure(version, 0, entry.size_bytes) is None:
+                    raise NoSpace("does not fit into the cache, or the policy did not admit it")
+                job.resident_files += 1
+                job.resident_bytes += entry.size_bytes
+        except TierCacheError as error:
+            job.fail(key, error)
+        finally:
+            job.done_files += 1
+            job.done_bytes += entry.size_bytes
+            limiter.release_on_behalf_of(key)
