@@ -1,0 +1,148 @@
+"""Questions to one snapshot of the catalog: plain functions of a transaction and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from tiercache.catalog.codec import decode_entry, decode_version
+from tiercache.catalog.environment import Tables, Transaction
+from tiercache.catalog.names import (
+    inode_prefix,
+    key_of_short,
+    listing_key,
+    long_children,
+    short_children,
+    slot_of,
+    split,
+)
+from tiercache.catalog.records import VersionRecord
+from tiercache.model import Entry, Key, Kind, OriginId, VersionId
+
+
+def find_value(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> bytes | None:
+    """The stored form of an entry."""
+    long, stored = slot_of(origin, key)
+    if not long:
+        return txn.get(stored, db=tables.names)
+    value = txn.get(stored, db=tables.long_names)
+    return None if value is None else unwrap(value)[1]
+
+
+def wrap(key: Key, value: bytes) -> bytes:
+    """What the table of long names holds: the whole key, then the entry."""
+    return len(key).to_bytes(2, "little") + key + value
+
+
+def unwrap(value: bytes) -> tuple[Key, bytes]:
+    """Key and stored entry out of the table of long names."""
+    end = 2 + int.from_bytes(value[:2], "little")
+    return value[2:end], value[end:]
+
+
+def find_entry(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> Entry | None:
+    """The entry of ``key``, ABSENT ones included."""
+    value = find_value(txn, tables, origin, key)
+    return None if value is None else decode_entry(value)
+
+
+def find_version(txn: Transaction, tables: Tables, version: VersionId) -> VersionRecord | None:
+    """The record of one version."""
+    value = txn.get(version, db=tables.versions)
+    return None if value is None else decode_version(value)
+
+
+def resolve(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> tuple[Entry, VersionRecord | None] | None:
+    """Entry and version record of ``key``: the path of every hit, so it repeats ``find_entry`` in line."""
+    long, stored = slot_of(origin, key)
+    value = find_value(txn, tables, origin, key) if long else txn.get(stored, db=tables.names)
+    if value is None:
+        return None
+    entry = decode_entry(value)
+    if not entry.version:
+        return entry, None
+    value = txn.get(entry.version, db=tables.versions)
+    return entry, None if value is None else decode_version(value)
+
+
+def scan(txn: Transaction, table: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Every record whose stored key starts with ``prefix``, in order."""
+    cursor = txn.cursor(table)
+    if cursor.set_range(prefix):
+        for stored, value in cursor.iternext():
+            if not stored.startswith(prefix):
+                return
+            yield stored, value
+
+
+def scan_children(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> Iterator[tuple[bytes, bytes]]:
+    """Name and stored entry of each child, ABSENT ones included, short names in order, then long ones."""
+    prefix = short_children(origin, directory)
+    start = len(prefix)
+    for stored, value in scan(txn, tables.names, prefix):
+        if len(stored) > start or directory:  # the root has no child without a name: that is the root itself
+            yield stored[start:], value
+    for _, wrapped in scan(txn, tables.long_names, long_children(origin, directory)):
+        key, value = unwrap(wrapped)
+        yield split(key)[1], value
+
+
+def list_children(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> list[tuple[bytes, Entry]]:
+    """The children that exist, as far as the catalog knows."""
+    children = ((name, decode_entry(value)) for name, value in scan_children(txn, tables, origin, directory))
+    return [(name, entry) for name, entry in children if entry.kind is not Kind.ABSENT]
+
+
+def scan_below(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> Iterator[tuple[Key, bytes]]:
+    """Key and stored entry of everything below ``directory``, at any depth; the directory itself is not among it."""
+    if not directory:
+        short = scan(txn, tables.names, bytes(origin))
+    else:
+        deeper = scan(txn, tables.names, origin + directory + b"/")
+        short = chain(scan(txn, tables.names, short_children(origin, directory)), deeper)
+    for stored, value in short:
+        key = key_of_short(stored)
+        if key:
+            yield key, value
+    prefix = directory + b"/" if directory else b""
+    for _, wrapped in scan(txn, tables.long_names, bytes(origin)):
+        key, value = unwrap(wrapped)
+        if key.startswith(prefix):
+            yield key, value
+
+
+def listed_ns(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> int:
+    """Wall clock of the last complete listing; 0 if there is none."""
+    value = txn.get(listing_key(origin, directory), db=tables.listings)
+    return 0 if value is None else int.from_bytes(value[:8], "little")
+
+
+def scan_listings_below(
+    txn: Transaction, tables: Tables, origin: OriginId, directory: Key
+) -> Iterator[tuple[bytes, Key, bytes]]:
+    """Stored key, directory and value of the listing marks of ``directory`` and of all below it."""
+    prefix = directory + b"/" if directory else b""
+    starts = [bytes(origin)] if not directory else [origin + directory, origin + b"\0"]
+    for start in starts:
+        for stored, value in scan(txn, tables.listings, start):
+            listed = value[8:]
+            if listed == directory or listed.startswith(prefix):
+                yield stored, listed, value
+
+
+def name_of_inode(txn: Transaction, tables: Tables, inode: int) -> tuple[OriginId, Key] | None:
+    """One name of ``inode``; a hard-linked one has more."""
+    for _, value in scan(txn, tables.inodes, inode_prefix(inode)):
+        return OriginId(value[:8]), value[8:]
+    return None
+
+
+def read_meta(txn: Transaction, tables: Tables, name: bytes) -> int:
+    """A number of the meta table; 0 if it is not set."""
+    return int.from_bytes(txn.get(name, db=tables.meta) or b"", "little")
+
+
+def write_meta(txn: Transaction, tables: Tables, name: bytes, value: int) -> None:
+    """Set a number of the meta table."""
+    txn.put(name, value.to_bytes(8, "little"), db=tables.meta)

@@ -1,0 +1,136 @@
+"""The read-only side of the catalog, for any process and any thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import lmdb
+
+from tiercache.catalog import environment, queries
+from tiercache.catalog.environment import Environment, Tables, Transaction
+from tiercache.catalog.records import VersionRecord
+from tiercache.catalog.state import FORMAT
+from tiercache.errors import EngineUnreachable, NoSpace
+from tiercache.model import Entry, Key, OriginId, VersionId
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Query = Callable[Concatenate[Transaction, Tables, Arguments], Result]
+
+_LOOK_EVERY_S = 1.0
+
+
+class CatalogReader:
+    """Answers from one snapshot per call, without a lock and without the engine.
+
+    Usable after a fork (the child opens the files anew) and from many threads. When the engine has started an empty
+    catalog in the place of this one, the reader follows within a second. EngineUnreachable means that there is no
+    catalog to read, NoSpace that LMDB's reader table is full: in both cases ask the engine. InvalidName for a key
+    with a NUL.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._directory = Path(path)
+        self._pid = 0
+        self._look_s = 0.0
+        self._environment: Environment
+        self._refresh()
+
+    def entry(self, origin: OriginId, key: Key) -> Entry | None:
+        """What the catalog knows of a name; of kind ABSENT for a remembered negative lookup."""
+        return self._read(queries.find_entry, origin, key)
+
+    def children(self, origin: OriginId, directory: Key) -> list[tuple[bytes, Entry]]:
+        """The known children; complete if ``listed_ns`` is recent enough. ABSENT ones are left out."""
+        return self._read(queries.list_children, origin, directory)
+
+    def listed_ns(self, origin: OriginId, directory: Key) -> int:
+        """Wall clock of the last complete listing; 0 if there is none."""
+        return self._read(queries.listed_ns, origin, directory)
+
+    def version(self, version_id: VersionId) -> VersionRecord | None:
+        """What is resident of a version."""
+        return self._read(queries.find_version, version_id)
+
+    def resolve(self, origin: OriginId, key: Key) -> tuple[Entry, VersionRecord | None] | None:
+        """Entry and version record of a name in one transaction."""
+        return self._read(queries.resolve, origin, key)
+
+    def name_of_inode(self, inode: int) -> tuple[OriginId, Key] | None:
+        """One name of an inode; None for an unknown or unlinked one."""
+        return self._read(queries.name_of_inode, inode)
+
+    def run_id(self) -> int:
+        """The number of the engine's run that wrote last: copies verified in it are verified now."""
+        return self._read(queries.read_meta, b"run_id")
+
+    def close(self) -> None:
+        """Give the environment back; it stays open while others in this process use it."""
+        if self._pid == os.getpid():
+            environment.release(self._environment)
+        self._pid = 0
+        self._look_s = float("inf")
+
+    def _read(self, query: Query[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            if self._pid != os.getpid() or time.monotonic() >= self._look_s:
+                self._refresh()
+            shared = self._environment
+            with shared.lmdb.begin() as txn:
+                return query(txn, shared.tables, *args, **kwargs)
+        except lmdb.Error as error:
+            return self._read_again(error, query, *args, **kwargs)
+
+    def _read_again(
+        self, error: lmdb.Error, query: Query[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Mend what can be mended, once: dead readers' slots, a larger map, an environment that was replaced."""
+        try:
+            if isinstance(error, lmdb.ReadersFullError):
+                self._environment.lmdb.reader_check()
+            elif isinstance(error, lmdb.MapResizedError):
+                self._environment.adopt_map_size()
+            self._refresh()
+            shared = self._environment
+            with shared.lmdb.begin() as txn:
+                return query(txn, shared.tables, *args, **kwargs)
+        except lmdb.ReadersFullError as full:
+            raise NoSpace(
+                f"{self._directory}: all {environment.READERS_LIMIT} reader slots of the catalog are in use"
+            ) from full
+        except lmdb.Error as again:
+            raise EngineUnreachable(f"{self._directory}: the catalog cannot be read: {again}") from again
+
+    def _refresh(self) -> None:
+        """Open the files that are at our path now, unless they are open."""
+        if self._look_s == float("inf"):
+            raise EngineUnreachable(f"{self._directory}: the catalog reader is closed")
+        pid = os.getpid()
+        if self._pid != pid or not self._is_current():
+            acquired = environment.acquire(self._directory)
+            if self._pid == pid:
+                environment.release(self._environment)
+            self._environment = acquired
+            self._pid = pid
+            self._require_format()
+        self._look_s = time.monotonic() + _LOOK_EVERY_S
+
+    def _is_current(self) -> bool:
+        try:
+            return environment.identity_of(self._directory) == self._environment.identity
+        except FileNotFoundError as error:
+            raise EngineUnreachable(f"{self._directory}: the catalog is gone; start the engine") from error
+
+    def _require_format(self) -> None:
+        shared = self._environment
+        with shared.lmdb.begin() as txn:
+            found = queries.read_meta(txn, shared.tables, b"format")
+        if found != FORMAT:
+            self.close()
+            raise EngineUnreachable(
+                f"{self._directory}: the catalog has format {found}, this version reads {FORMAT}; restart the engine"
+            )
