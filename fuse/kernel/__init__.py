@@ -1,0 +1,1 @@
+"""The mount without libfuse: the kernel's own protocol on /dev/fuse, spoken in Python."""

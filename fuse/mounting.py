@@ -1,0 +1,178 @@
+"""The life of one mount: checked, made, served until somebody unmounts it, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import trio
+
+from tiercache.config import Profile
+from tiercache.engine.namespace import Namespace
+from tiercache.errors import Absent, MountError, TierCacheError
+from tiercache.fuse import mountpoint as mountpoints
+from tiercache.fuse.invalidation import Invalidator, NoticeSender
+from tiercache.fuse.kernel.session import KernelDriver
+from tiercache.fuse.options import DriverName, MountOptions
+from tiercache.fuse.vfs import Vfs
+from tiercache.model import Key, Kind
+
+log = logging.getLogger(__name__)
+
+
+class Driver(NoticeSender, Protocol):
+    """A way to speak with the kernel."""
+
+    name: str
+
+    def mount(self) -> None:
+        """Make the mount, or raise MountError. Blocks for a moment."""
+        ...
+
+    async def run(self) -> None:
+        """Serve until the filesystem is unmounted."""
+        ...
+
+    def close(self) -> None:
+        """Give up the descriptor. Not while ``run`` is under way."""
+        ...
+
+
+def options_for(profile: Profile, *, read_only: bool = False, driver: DriverName = "auto") -> MountOptions:
+    """What a profile means for a mount. Root lets other users in; an ordinary user cannot."""
+    return MountOptions(
+        ttl_s=profile.ttl_s,
+        negative_ttl_s=profile.negative_ttl_s,
+        read_only=read_only or profile.read_only,
+        posix_metadata=profile.posix_metadata,
+        allow_other=os.geteuid() == 0,
+        driver=driver,
+    )
+
+
+async def serve_mount(
+    namespace: Namespace,
+    root_key: Key,
+    mountpoint: str,
+    *,
+    options: MountOptions,
+    private_paths: tuple[str, ...] = (),
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Mount ``root_key`` at ``mountpoint`` and serve it until it is unmounted, by us or by anybody.
+
+    Started in the engine's nursery; ``task_status`` gets the absolute mount point once it is there. MountError if
+    it cannot be made. A cancelled one is unmounted, by force if it is in use: drain first.
+    ``private_paths`` are directories that the engine itself reads, so that they cannot lie under the mount.
+    """
+    private_paths = (*private_paths, *_origin_paths(namespace, root_key))
+    path = await trio.to_thread.run_sync(lambda: mountpoints.prepare(mountpoint, private_paths=private_paths))
+    vfs = Vfs(namespace, root_key, root_inode=await _root_inode(namespace, root_key), options=options)
+    driver = _driver(vfs, path)
+    await trio.to_thread.run_sync(driver.mount)
+    log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if options.read_only else "")
+    try:
+        async with _notices(namespace, vfs, driver):
+            await _serve(driver, path, options, lambda: task_status.started(path))
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_leave_nothing, path)
+            driver.close()
+            await vfs.close()
+        log.info("%s: unmounted", path)
+
+
+async def unmount(mountpoint: str) -> None:
+    """Unmount; ``serve_mount`` then returns. MountError when it is in use or not mounted."""
+    path = await trio.to_thread.run_sync(mountpoints.absolute, mountpoint)
+    await trio.to_thread.run_sync(mountpoints.unmount, path)
+
+
+async def _serve(driver: Driver, path: str, options: MountOptions, mounted: Callable[[], None]) -> None:
+    """Run the session. Cancellation unmounts first, while the session still answers, and then ends it."""
+    async with trio.open_nursery() as nursery:
+        session = trio.CancelScope(shield=True)
+        nursery.start_soon(_end_when_cancelled, path, session)
+        await trio.to_thread.run_sync(mountpoints.set_read_ahead, path, options.read_ahead_kb)
+        mounted()
+        with session:
+            await driver.run()
+        nursery.cancel_scope.cancel()
+
+
+async def _end_when_cancelled(path: str, session: trio.CancelScope) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_leave_nothing, path)
+        session.cancel()
+
+
+def _leave_nothing(path: str) -> None:
+    """Unmount what is ours at ``path``, even if it is in use. Once it is gone this does nothing."""
+    mount = mountpoints.mounted_at(path)
+    if mount is None or mount.type != mountpoints.FILE_SYSTEM_TYPE:
+        return
+    try:
+        mountpoints.unmount(path)
+    except MountError as error:
+        log.warning("%s; it is taken away all the same, open files in it are lost to their programs", error)
+        try:
+            mountpoints.unmount(path, detach=True)
+        except MountError as still:
+            log.error("%s", still)
+
+
+@contextlib.asynccontextmanager
+async def _notices(namespace: Namespace, vfs: Vfs, driver: Driver) -> AsyncIterator[None]:
+    """Tell the kernel of changes that others make, as long as the session lives."""
+    invalidator = Invalidator(driver)
+    vfs.on_change = invalidator.post
+    namespace.on_change.append(vfs.note_change)
+    try:
+        yield
+    finally:
+        namespace.on_change.remove(vfs.note_change)
+        invalidator.disarm()
+
+
+async def _root_inode(namespace: Namespace, root_key: Key) -> int:
+    try:
+        root = await namespace.root(root_key)
+    except Absent as error:
+        raise MountError(f"nothing to mount: {error}") from None
+    except TierCacheError as error:
+        raise MountError(f"cannot be mounted: {error}") from error
+    if root.kind is not Kind.DIRECTORY:
+        raise MountError("only a directory can be mounted, and this is a file; mount the directory above")
+    return root.inode
+
+
+def _driver(vfs: Vfs, path: str) -> Driver:
+    wanted = vfs.options.driver
+    if wanted == "kernel" or (wanted == "auto" and not _pyfuse3_is_free()):
+        return KernelDriver(vfs, path)
+    if importlib.util.find_spec("pyfuse3") is None:
+        raise MountError("pyfuse3 is not installed: pip install 'tiercache-fs[pyfuse3]', or use the driver kernel")
+    from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver
+
+    return Pyfuse3Driver(vfs, path)
+
+
+def _pyfuse3_is_free() -> bool:
+    try:
+        from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver
+    except ImportError:  # not installed, or its libfuse is missing
+        return False
+    return Pyfuse3Driver.is_free()
+
+
+def _origin_paths(namespace: Namespace, root_key: Key) -> tuple[str, ...]:
+    """The directory behind a POSIX origin: reading it through the mount would make the engine wait for itself."""
+    identity = namespace.tree.origin.identity
+    return ("/" + os.fsdecode(root_key),) if identity.startswith("file:") else ()
