@@ -40,7 +40,13 @@ class Size(NamedTuple):
         return int(total_bytes * self.fraction) if self.fraction else self.size_bytes
 
     def __str__(self) -> str:
-        return f"{self.fraction * 100:g}%" if self.fraction else format_size(self.size_bytes)
+        """As ``parse_share`` reads it back, exactly."""
+        if self.fraction:
+            return f"{self.fraction * 100:.12g}%"
+        for unit, unit_bytes in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+            if self.size_bytes and self.size_bytes % unit_bytes == 0:
+                return f"{self.size_bytes // unit_bytes}{unit}"
+        return str(self.size_bytes)
 
 
 def parse_size(text: str | int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,25 @@ def test_origins_and_options_of_a_file_keep_their_spelling(write_config: WriteCo
 def test_options_of_none_are_left_out_and_sections_may_be_nested() -> None:
     config = load_config(None, {"cache_dir": None, "fetch": {"retries": 1}, "fetch.concurrency": 2})
     assert (config.fetch.retries, config.fetch.concurrency) == (1, 2)
+
+
+def test_a_configuration_survives_json_exactly() -> None:
+    """That is how a command hands it to the engine that it starts."""
+    config = load_config(
+        None,
+        {
+            "cache_dir": "/c",
+            "nvme.capacity": 123457,
+            "ram.capacity": "12.5%",
+            "fetch.timeout_s": "250ms",
+            "engine.idle_timeout_s": "inf",
+            "profiles": {"weights": {"ttl_s": "inf"}},
+            "origins": {"x": {"url": "s3://b", "options": {"anon": True}}},
+        },
+    )
+    for changed_only in (True, False):
+        text = json.dumps(config.model_dump(mode="json", exclude_unset=changed_only))
+        assert Config.model_validate(json.loads(text)) == config
 
 
 def test_paths_are_absolute_and_know_the_home_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

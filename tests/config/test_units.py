@@ -58,10 +58,14 @@ def test_a_share_lies_above_0_and_up_to_100(text: str) -> None:
         parse_share(text)
 
 
-def test_a_size_is_written_back_as_it_is_read() -> None:
-    for text in ("80%", "12.5%", "0.1%"):
-        assert str(parse_share(text)) == text
-    assert parse_share(str(Size(3 * 1024**3))) == Size(3 * 1024**3)
+@pytest.mark.parametrize("text", ["80%", "12.5%", "0.1%", "3GiB", "1025MiB", "5KiB", "1000", "0"])
+def test_a_share_is_written_as_it_was_read(text: str) -> None:
+    assert str(parse_share(text)) == text
+
+
+@given(st.integers(min_value=0, max_value=2**60))
+def test_a_written_size_is_exact(size_bytes: int) -> None:
+    assert parse_share(str(Size(size_bytes))) == Size(size_bytes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+# Every target installs what it needs. Works without a terminal; ARGS goes to the tool that a target runs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help test test-integrations check format demo clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+test: ## the project's tests (minutes); ARGS="-k name"
+	scripts/bootstrap.sh test,pyfuse3,bench
+	.venv/bin/pytest --ignore=tests/integrations $(ARGS)
+
+test-integrations: ## the tests with PyTorch, Hugging Face and other big users
+	scripts/bootstrap.sh test,pyfuse3,bench,integrations
+	.venv/bin/pytest tests/integrations $(ARGS)
+
+check: ## lint, format, types, layers
+	scripts/bootstrap.sh test,pyfuse3,bench
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+format: ## let ruff rewrite what it can
+	scripts/bootstrap.sh test,pyfuse3,bench
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+demo: ## real files in a local S3 server, cached against uncached; writes report.html and report.png
+	scripts/bootstrap.sh bench,pyfuse3
+	.venv/bin/python -P -m tiercache.bench.demo $(ARGS)
+
+clean: ## what the other targets made
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage \
+		report.html report.png report.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
