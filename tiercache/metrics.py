@@ -82,10 +82,13 @@ class Metrics:
         return generate_latest(self.registry)
 
     def serve(self, listen: str) -> Callable[[], None]:
-        """Answer ``GET /metrics`` on ``HOST:PORT`` from a thread of its own; returns what ends it. ConfigError if taken."""
+        """Answer ``GET /metrics`` on ``HOST:PORT`` from a thread of its own; returns what ends it.
+
+        ConfigError if the address is taken or not ours.
+        """
         host, _, port = listen.rpartition(":")
         try:
-            server, thread = start_http_server(int(port), addr=host, registry=self.registry)
+            server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=self.registry)
         except OSError as error:
             raise ConfigError(f"metrics.listen: cannot listen on {listen} ({error.strerror or error})") from error
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.request
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tiercache.errors import ConfigError
 from tiercache.metrics import Metrics
 
 
@@ -37,3 +42,25 @@ def test_two_engines_in_one_process_do_not_share_figures() -> None:
     one, other = Metrics(), Metrics()
     one.misses.inc()
     assert other.snapshot()["misses_total"] == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def test_the_figures_are_served_over_http_until_closed() -> None:
+    metrics = Metrics()
+    metrics.misses.inc(7)
+    port = free_port()
+    close = metrics.serve(f"127.0.0.1:{port}")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert "tiercache_misses_total 7.0" in answer.read().decode()
+        with pytest.raises(
+            ConfigError, match=rf"^metrics\.listen: cannot listen on 127\.0\.0\.1:{port} \(Address already in use"
+        ):
+            Metrics().serve(f"127.0.0.1:{port}")
+    finally:
+        close()
+    metrics.serve(f"127.0.0.1:{port}")()
