@@ -14,10 +14,10 @@ import trio
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import Config, ProfileName
-from tiercache.engine.files import WritePath, commit
-from tiercache.engine.live import restore
+from tiercache.engine.commits import commit, restore
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
+from tiercache.engine.parts import Parts
 from tiercache.engine.status import Status
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
@@ -60,7 +60,8 @@ class Engine:
     # -- life -------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the state until ``stop``; reports started once recovery is through. Mounts are drained and left on the way out."""
+        """Own the state until ``stop``; reports started once recovery is through. On the way out it
+        unmounts, and drains for ``engine.stop_drain_s``."""
         async with AsyncExitStack() as closing, trio.open_nursery() as nursery:
             await self._open(closing, nursery)
             await self._recover()
@@ -199,8 +200,8 @@ class Engine:
             tree = self.trees.get(origin)
             if tree is None:
                 raise ConfigError("this origin is not attached to the engine (any more)")
-            path = WritePath(self.cache, self.staging, self.journal, self.writeback, self.readahead)
-            found = self._namespaces[origin, settings.name] = Namespace(tree, settings, path)
+            parts = Parts(self.cache, self.readahead, self.staging, self.journal, self.writeback)
+            found = self._namespaces[origin, settings.name] = Namespace(tree, settings, parts)
         return found
 
     async def drain(self, deadline_s: float, *, mountpoint: str | None = None) -> DrainResult:
@@ -218,7 +219,7 @@ class Engine:
                 if live.staged is not None and live.writers == 0:
                     record = self.journal.get(live.staged.id)
                     if record is not None and self.config.profile(record.profile).upload:
-                        await self.namespace(tree.origin_id, record.profile).files.seal(live)
+                        await self.namespace(tree.origin_id, record.profile).writes.seal(live)
 
     def status(self) -> dict[str, Any]:
         """Figures of the whole engine."""

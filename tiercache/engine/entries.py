@@ -99,9 +99,23 @@ def attributes_of(entry: Entry) -> Attributes:
     )
 
 
-def same_object(stat: ObjectStat, entry: Entry) -> bool:
-    """Whether the origin still has the version that ``entry`` tells of."""
-    return stat.kind is entry.kind and stat.etag == entry.etag
+def with_attributes(entry: Entry, attributes: Attributes) -> Entry:
+    """The entry with other attributes, which are known from now on."""
+    return entry._replace(
+        mode=attributes.mode & 0o7777,
+        uid=attributes.uid,
+        gid=attributes.gid,
+        mtime_ns=attributes.mtime_ns,
+        atime_ns=attributes.atime_ns,
+        ctime_ns=attributes.ctime_ns,
+        xattrs=attributes.xattrs,
+        attributes_known=True,
+    )
+
+
+def staged_entry(attributes: Attributes, inode: int, *, staged: int, size_bytes: int) -> Entry:
+    """A file whose newest bytes are staged."""
+    return with_attributes(Entry(Kind.FILE, inode, size_bytes, staged=staged, checked_ns=now_ns()), attributes)
 
 
 def child_name(key: Key, directory: Key) -> bytes:

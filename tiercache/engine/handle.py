@@ -12,14 +12,25 @@ from tiercache.model import Key
 
 if TYPE_CHECKING:
     from tiercache.engine.files import Files
+    from tiercache.engine.writes import Writes
     from tiercache.readahead import Window
 
 
 class Handle:
     """Made by ``Files.open``. Used from the engine's thread only; several calls may be under way at once."""
 
-    def __init__(self, files: Files, live: LiveInode, version: VersionRef | None, *, writable: bool, append: bool) -> None:
+    def __init__(
+        self,
+        files: Files,
+        writes: Writes,
+        live: LiveInode,
+        version: VersionRef | None,
+        *,
+        writable: bool,
+        append: bool,
+    ) -> None:
         self._files = files
+        self._writes = writes
         self._live = live
         self._append = append
         self.writable = writable
@@ -68,15 +79,15 @@ class Handle:
         """Write all of ``data``; waits when the staging budget is full. An append handle ignores ``offset``."""
         if not self.writable:
             raise ReadOnly("the file was not opened for writing")
-        return await self._files.write(self._live, offset, data, append=self._append)
+        return await self._writes.write(self._live, offset, data, append=self._append)
 
     async def flush(self) -> None:
         """close(2) was called on one descriptor: make what was written recoverable and start its way to the origin."""
-        await self._files.flush(self._live, last_writer=self.writable and self._live.writers == 1)
+        await self._writes.flush(self._live, last_writer=self.writable and self._live.writers == 1)
 
     async def fsync(self, *, data_only: bool = False) -> None:
         """Return when the written bytes survive what the profile's ``ack`` promises."""
-        await self._files.fsync(self._live)
+        await self._writes.fsync(self._live)
 
     async def close(self) -> None:
         """The last descriptor is gone."""

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tiercache.model import Entry, Key, Kind
+from tiercache.model import Entry, Key
 
 if TYPE_CHECKING:
     from tiercache.engine.handle import Handle
-    from tiercache.engine.tree import Tree
-    from tiercache.journal import StagedRecord
     from tiercache.staging import StagedFile
 
 
@@ -74,31 +72,11 @@ class LiveTable:
         return iter(list(self._by_inode.values()))
 
 
-def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
-    """Bring back the name and inode of a staged file that an earlier engine left in the journal."""
-    entry = Entry(
-        kind=Kind.FILE,
-        inode=record.inode,
-        size_bytes=staged.size_bytes,
-        mode=record.attributes.mode & 0o7777,
-        uid=record.attributes.uid,
-        gid=record.attributes.gid,
-        mtime_ns=record.attributes.mtime_ns,
-        atime_ns=record.attributes.atime_ns,
-        ctime_ns=record.attributes.ctime_ns,
-        checked_ns=record.created_ns,
-        etag=record.base_etag,
-        staged=record.id,
-        attributes_known=True,
-        xattrs=record.attributes.xattrs,
-    )
-    known = tree.entry(record.key)
-    newer = tree.live.get(record.inode)
-    if newer is not None and newer.staged is not None and newer.staged.id > record.id:
-        return newer  # a second staged file of the same inode holds the newest bytes
-    if known is None or not known.staged or newer is None:
-        tree.note_staged(record.key, +1)
-    tree.put(record.key, entry)
-    live = tree.live.obtain(record.inode, record.key, entry)
-    live.staged = staged
-    return live
+def live_entry(live: LiveInode) -> Entry:
+    """The entry with the size and times of the bytes being written."""
+    entry = live.entry
+    if live.staged is not None:
+        entry = entry._replace(size_bytes=live.staged.size_bytes, staged=live.staged.id)
+    if live.mtime_ns:
+        entry = entry._replace(mtime_ns=live.mtime_ns, ctime_ns=max(live.mtime_ns, entry.ctime_ns))
+    return entry

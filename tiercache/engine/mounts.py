@@ -75,7 +75,7 @@ class Mounts:
     async def _serve(
         self, mount: Mount, options: dict[str, Any], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        # The one import that points up: the engine hosts mounts, and a machine without FUSE runs an engine all the same.
+        # The one import that points up: the engine hosts mounts, and it runs without FUSE all the same.
         from tiercache.fuse.mounts import serve_mount
 
         metrics = self._engine.metrics

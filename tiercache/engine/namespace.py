@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from tiercache.config import Profile
+from tiercache.engine.attribute_changes import AttributeChanges
 from tiercache.engine.changes import Changes
+from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.entries import attributes_of, now_ns
-from tiercache.engine.files import Files, WritePath
+from tiercache.engine.files import Files
 from tiercache.engine.handle import Handle
+from tiercache.engine.live import live_entry
 from tiercache.engine.names import Names, show
+from tiercache.engine.parts import Parts
+from tiercache.engine.renames import Renames
 from tiercache.engine.tree import ChangeListener, Tree
+from tiercache.engine.writes import Writes
 from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
 from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space
@@ -18,12 +24,18 @@ from tiercache.origins.base import Capability
 class Namespace:
     """Every operation on names and files. Trio thread only; keys are full keys; errors are the domain's."""
 
-    def __init__(self, tree: Tree, profile: Profile, path: WritePath) -> None:
+    def __init__(self, tree: Tree, profile: Profile, parts: Parts) -> None:
         self.tree = tree
         self.profile = profile
         self.names = Names(tree, profile)
-        self.files = Files(tree, self.names, profile, path)
-        self.changes = Changes(tree, self.names, self.files, path.writeback)
+        self.writes = Writes(tree, self.names, profile, parts)
+        self.files = Files(tree, self.names, self.writes, parts)
+        self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parts)
+        self.changes = Changes(tree, self.names, self.files, self.writes, parts.writeback)
+        self.renames = Renames(
+            tree, self.names, self.files, self.writes, self.client_files, self.changes, parts.writeback
+        )
+        self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)
 
     @property
@@ -91,7 +103,7 @@ class Namespace:
         """Attributes by inode, also of an unlinked one that is still open."""
         live = self.tree.live.get(inode)
         if live is not None and (live.key is None or live.staged is not None):
-            return self.files.live_entry(live)
+            return live_entry(live)
         key = self.key_of(inode)
         entry = await self.lookup(key)
         if entry.inode != inode:
@@ -102,7 +114,7 @@ class Namespace:
         if not entry.staged:
             return entry
         live = self.tree.live.get(entry.inode)
-        return entry if live is None else self.files.live_entry(live)
+        return entry if live is None else live_entry(live)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -161,13 +173,13 @@ class Namespace:
         keep_directory: bool = True,
     ) -> None:
         self._require_writable()
-        await self.changes.rename(
+        await self.renames.rename(
             source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
         )
 
     async def copy(self, source: Key, target: Key) -> Entry:
         self._require_writable()
-        return await self.changes.copy(source, target)
+        return await self.renames.copy(source, target)
 
     async def symlink(self, key: Key, target: bytes, *, uid: int, gid: int) -> Entry:
         self._require_writable()
@@ -207,19 +219,19 @@ class Namespace:
         if live is not None and live.key is None:
             live.mtime_ns = 0
             live.entry = live.entry._replace(**{k: v for k, v in attributes._asdict().items() if k in Entry._fields})
-            return self.files.live_entry(live)
-        return await self.changes.set_attributes(self.key_of(inode), attributes)
+            return live_entry(live)
+        return await self.attributes.set_attributes(self.key_of(inode), attributes)
 
     async def _resize(self, inode: int, size_bytes: int) -> None:
         live = self.tree.live.get(inode)
         if live is not None and live.key is None:
-            await self.files.truncate(live, size_bytes)
+            await self.writes.truncate(live, size_bytes)
             return
         handle = await self.files.open(self.key_of(inode), write=True, truncate=False, append=False)
         try:
             live = self.tree.live.get(handle.inode)
             assert live is not None
-            await self.files.truncate(live, size_bytes)
+            await self.writes.truncate(live, size_bytes)
             await handle.flush()
         finally:
             await handle.close()
@@ -250,17 +262,17 @@ class Namespace:
     async def stage(self, key: Key, *, exclusive: bool, keep: bool) -> tuple[int, str, int]:
         """Staged id, path and present size of a file that a client will write itself."""
         self._require_writable()
-        staged = await self.files.stage(key, exclusive=exclusive, keep=keep)
+        staged = await self.client_files.stage(key, exclusive=exclusive, keep=keep)
         return staged.id, staged.path, staged.size_bytes
 
     async def publish(self, staged_id: int) -> Entry:
-        return await self.files.publish(staged_id)
+        return await self.client_files.publish(staged_id)
 
     async def sync_staged(self, staged_id: int) -> None:
-        await self.files.sync_staged(staged_id)
+        await self.client_files.sync_staged(staged_id)
 
     async def discard(self, staged_id: int) -> None:
-        await self.files.discard(staged_id)
+        await self.client_files.discard(staged_id)
 
     def _require_writable(self) -> None:
         if self.read_only:

@@ -96,8 +96,8 @@ class Status:
             answer["resident"] = self._resident(namespace, key)
         if entry.staged:
             file = next((f for f in self._engine.writeback.status() if f.record.id == entry.staged), None)
-            answer["state"] = namespace.files.state(entry)
-            answer["durable"] = namespace.files.durable(entry)
+            answer["state"] = namespace.writes.state(entry)
+            answer["durable"] = namespace.writes.durable(entry)
             answer["sent_bytes"] = file.sent_bytes if file else 0
             answer["last_error"] = file.last_error if file else ""
         return answer

@@ -47,7 +47,8 @@ class Tree:
     directory stand; they are remembered until ``rmdir`` or the end of the engine."""
 
     generations: Counter[Key] = field(default_factory=Counter)
-    """Bumped at each local change in a directory, so that an answer asked for before the change is not stored after it."""
+    """Bumped at each local change in a directory, so that an answer asked for before the change is not stored
+    after it."""
 
     listeners: list[ChangeListener] = field(default_factory=list)
 

@@ -29,7 +29,7 @@ class Xattrs:
     async def get(self, inode: int, name: bytes) -> bytes:
         entry = await self._namespace.getattr(inode)
         if name == STATE and entry.kind is Kind.FILE:
-            return self._namespace.files.state(entry).encode()
+            return self._namespace.writes.state(entry).encode()
         for known, value in entry.xattrs:
             if known == name:
                 return value

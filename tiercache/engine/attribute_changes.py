@@ -1,0 +1,59 @@
+"""Changing mode, owner, times and extended attributes, where the origin keeps them and where it does not."""
+
+from __future__ import annotations
+
+from tiercache.engine.entries import entry_of, now_ns, with_attributes
+from tiercache.engine.files import Files
+from tiercache.engine.names import Names
+from tiercache.engine.tree import Tree
+from tiercache.engine.writes import Writes
+from tiercache.errors import Absent, Unsupported
+from tiercache.model import Attributes, Entry, Key, Kind, parent_of
+from tiercache.origins.base import Capability
+
+
+class AttributeChanges:
+    """Stores new attributes of a name."""
+
+    def __init__(self, tree: Tree, names: Names, files: Files, writes: Writes) -> None:
+        self._tree = tree
+        self._names = names
+        self._files = files
+        self._writes = writes
+
+    async def set_attributes(self, key: Key, attributes: Attributes) -> Entry:
+        """Store new attributes: in the journal for a dirty file, at the origin for a clean one."""
+        tree = self._tree
+        entry = await self._names.lookup(key)
+        if entry.staged:
+            return await self._writes.set_staged_attributes(key, entry, attributes)
+        if tree.can(Capability.SET_ATTRIBUTES):
+            return await self._set_at_origin(key, entry, attributes)
+        if tree.can(Capability.STORED_ATTRIBUTES) and entry.kind is Kind.FILE:
+            return await self._files.rewritewith_attributes(key, attributes)
+        # The origin has no place for them: they last as long as the catalog knows this version.
+        return tree.put(key, with_attributes(entry, attributes))
+
+    async def _set_at_origin(self, key: Key, entry: Entry, attributes: Attributes) -> Entry:
+        tree = self._tree
+        try:
+            stat = await tree.call(tree.origin.set_attributes, key, attributes, entry.etag)
+        except Unsupported:
+            if entry.kind is not Kind.FILE:
+                return tree.put(key, with_attributes(entry, attributes))
+            return await self._files.rewritewith_attributes(key, attributes)
+        except Absent:
+            if not tree.exists_here(key):
+                raise
+            return tree.put(key, with_attributes(entry, attributes))
+        changed = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
+        if stat.attributes is None:
+            changed = with_attributes(changed, attributes)
+        if entry.kind is Kind.FILE:
+            self._files.rebind(key, entry, key, changed)
+        tree.put(key, changed)
+        live = tree.live.get(entry.inode)
+        if live is not None:
+            live.entry = changed
+        tree.generations[parent_of(key)] += 1
+        return changed

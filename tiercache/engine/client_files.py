@@ -1,0 +1,151 @@
+"""Files that a client writes itself: invisible until it publishes them, gone when it dies before."""
+
+from __future__ import annotations
+
+import os
+
+from tiercache.engine.entries import attributes_of, now_ns, staged_entry
+from tiercache.engine.files import Files
+from tiercache.engine.live import live_entry
+from tiercache.engine.names import Names, show
+from tiercache.engine.parts import Parts
+from tiercache.engine.tree import Tree
+from tiercache.engine.writes import Writes
+from tiercache.errors import Absent, Exists, IsDirectory, NotDirectory
+from tiercache.journal import ConditionKind, StagedRecord
+from tiercache.model import Attributes, Entry, Key, Kind, parent_of
+from tiercache.origins.base import Capability
+from tiercache.staging import StagedFile
+
+
+class ClientFiles:
+    """Stage, publish and discard, by staged id."""
+
+    def __init__(self, tree: Tree, names: Names, files: Files, writes: Writes, parts: Parts) -> None:
+        self._tree = tree
+        self._names = names
+        self._files = files
+        self._writes = writes
+        self._staging = parts.staging
+        self._journal = parts.journal
+        self._writeback = parts.writeback
+
+    async def stage(self, key: Key, *, exclusive: bool, keep: bool) -> StagedFile:
+        """An invisible staged file for a client to write; ``keep`` starts it with the present bytes."""
+        self._writes.require_writable(key)
+        found = await self._present(key, sure=exclusive or keep)
+        if found is not None and found.kind is Kind.DIRECTORY:
+            raise IsDirectory(f"{show(key)}: is a directory")
+        if found is not None and exclusive:
+            raise Exists(f"{show(key)}: exists already")
+        at_ns = now_ns()
+        attributes = Attributes(0o644, os.getuid(), os.getgid(), at_ns, at_ns, at_ns)
+        condition = ConditionKind.IF_ABSENT if exclusive else ConditionKind.ALWAYS
+        if found is not None:
+            attributes = attributes_of(found)._replace(mtime_ns=at_ns, ctime_ns=at_ns)
+            condition = ConditionKind.IF_MATCH if keep else condition
+        entry = staged_entry(attributes, self._tree.catalog.new_inode(), staged=0, size_bytes=0)
+        entry = entry._replace(etag=found.etag if found else "")
+        staged = await self._writes.stage(key, entry, condition, published=False)
+        try:
+            if keep and found is not None:
+                await self._copy_newest(key, found, staged)
+        except BaseException:
+            await self._writes.unstage(staged)
+            raise
+        return staged
+
+    async def _present(self, key: Key, *, sure: bool) -> Entry | None:
+        """What the name stands for now. A plain overwrite on an object store needs no request: what we know will do."""
+        if self._tree.can(Capability.EMPTY_DIRECTORIES):
+            parent = await self._names.lookup(parent_of(key))
+            if parent.kind is not Kind.DIRECTORY:
+                raise NotDirectory(f"{show(parent_of(key))}: not a directory")
+            sure = True
+        if sure:
+            return await self._names.find(key)
+        known = self._tree.entry(key)
+        return None if known is None or known.kind is Kind.ABSENT else known
+
+    async def _copy_newest(self, key: Key, entry: Entry, staged: StagedFile) -> None:
+        live = self._tree.live.get(entry.inode)
+        if live is not None and live.staged is not None:
+            await self._staging.reserve(staged.id, live.staged.size_bytes)
+            await self._staging.clone(live.staged, staged)
+        elif entry.size_bytes:
+            await self._writes.copy_version(self._tree.version_ref(key, entry), staged)
+
+    async def publish(self, staged_id: int) -> Entry:
+        """The client closed its file: it replaces the name, at once here and later at the origin."""
+        record = self._journal.get(staged_id)
+        if record is None:
+            raise Absent(f"there is no staged file {staged_id}")
+        staged = self._staging.open(staged_id)
+        key = record.key
+        sure = record.condition is not ConditionKind.ALWAYS
+        replaced = await self._present(key, sure=sure)
+        if replaced is not None and record.condition is ConditionKind.IF_ABSENT:
+            raise Exists(f"{show(key)}: exists already")
+        at_ns = now_ns()
+        attributes = record.attributes._replace(mtime_ns=at_ns, ctime_ns=at_ns)
+        record = record._replace(published=True, size_bytes=staged.size_bytes, attributes=attributes)
+        if replaced is not None:
+            record = await self._supersede(record, key, replaced)
+        await self._journal.put(record)
+        entry = staged_entry(attributes, record.inode, staged=staged_id, size_bytes=staged.size_bytes)
+        live = self._files.enter_staged(key, entry._replace(etag=record.base_etag), staged)
+        await self._writes.seal(live)
+        await self._writes.await_ack(staged, wanted=self._profile.sync_on_close)
+        return self._tree.entry(key) or entry
+
+    async def _supersede(self, record: StagedRecord, key: Key, replaced: Entry) -> StagedRecord:
+        """The name's present file becomes an unlinked inode; an upload of it that has not begun never will."""
+        if replaced.kind is Kind.DIRECTORY:
+            raise IsDirectory(f"{show(key)}: is a directory")
+        live = self._tree.live.get(replaced.inode)
+        if live is not None:
+            await self._files.keep_readable(live)
+        if replaced.staged:
+            await self._writeback.cancel(replaced.staged)
+            self._tree.note_staged(key, -1)
+        if live is not None:
+            live.key = None
+            if not live.handles:
+                self._writes.drop_staged(live)
+            self._tree.live.release(live)
+        if record.condition is ConditionKind.IF_MATCH and replaced.staged:
+            # Based on staged bytes that never get an etag of their own: what they were based on is what counts.
+            return record._replace(base_etag=replaced.etag)
+        return record
+
+    async def sync_staged(self, staged_id: int) -> None:
+        """The client's fsync: size and record are durable."""
+        record = self._journal.get(staged_id)
+        if record is None:
+            raise Absent(f"there is no staged file {staged_id}")
+        staged = self._staging.open(staged_id)
+        await self._journal.put(record._replace(size_bytes=staged.size_bytes))
+        await self._staging.sync(staged)
+
+    async def discard(self, staged_id: int) -> None:
+        """The client gave up or died: as if it had never opened the file."""
+        record = self._journal.get(staged_id)
+        if record is not None and not record.published:
+            await self._journal.drop(staged_id)
+            self._staging.delete(staged_id)
+
+    async def copy_staged(self, source: Key, target: Key) -> Entry:
+        """Copy a dirty file: the copy is a dirty file too."""
+        entry = await self._names.lookup(source)
+        live = self._tree.live.get(entry.inode)
+        assert live is not None
+        assert live.staged is not None
+        made = staged_entry(attributes_of(live_entry(live)), self._tree.catalog.new_inode(), staged=0, size_bytes=0)
+        staged = await self._writes.stage(target, made, ConditionKind.ALWAYS, published=False)
+        try:
+            await self._staging.reserve(staged.id, live.staged.size_bytes)
+            await self._staging.clone(live.staged, staged)
+        except BaseException:
+            await self._writes.unstage(staged)
+            raise
+        return await self.publish(staged.id)

@@ -1,0 +1,47 @@
+"""What becomes of a name when the origin has its bytes, and how a name comes back after a restart."""
+
+from __future__ import annotations
+
+from tiercache.engine.entries import attributes_of, entry_of, now_ns, staged_entry, with_attributes
+from tiercache.engine.live import LiveInode
+from tiercache.engine.tree import Tree
+from tiercache.journal import StagedRecord
+from tiercache.model import Attributes, Entry, ObjectStat, parent_of
+from tiercache.staging import StagedFile
+
+
+def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
+    """The upload of ``record`` is at the origin: the name is clean, unless something newer is staged under it.
+    Called by the write-back, whatever profile wrote the file."""
+    old = tree.entry(record.key)
+    if old is None or old.staged != record.id:
+        return None
+    entry = entry_of(stat, origin=tree.origin_id, inode=old.inode, old=None, at_ns=now_ns())
+    if stat.attributes is None:
+        entry = with_attributes(entry, attributes_of(old))
+    tree.put(record.key, entry)
+    tree.note_staged(record.key, -1)
+    tree.generations[parent_of(record.key)] += 1
+    live = tree.live.get(record.inode)
+    if live is not None and live.staged is not None and live.staged.id == record.id:
+        live.staged = None
+        live.entry = entry
+        version = tree.version_ref(record.key, entry)
+        for handle in live.handles:
+            handle.use_version(version)
+        tree.live.release(live)
+    return entry
+
+
+def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
+    """Bring back the name and inode of a staged file that an earlier engine left in the journal. Oldest first."""
+    attributes = record.attributes or Attributes(0o644, 0, 0, record.created_ns)
+    entry = staged_entry(attributes, record.inode, staged=record.id, size_bytes=staged.size_bytes)
+    entry = entry._replace(etag=record.base_etag)
+    live = tree.live.get(record.inode)
+    if live is None or live.staged is None:
+        tree.note_staged(record.key, +1)
+    tree.put(record.key, entry)
+    live = tree.live.obtain(record.inode, record.key, entry)
+    live.staged = staged
+    return live

@@ -1,0 +1,22 @@
+"""The engine's services that files and names are made of; one set per engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiercache.cache import Cache
+from tiercache.journal import Journal
+from tiercache.readahead import ReadAhead
+from tiercache.staging import Staging
+from tiercache.writeback import WriteBack
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Handed down instead of five parameters."""
+
+    cache: Cache
+    readahead: ReadAhead
+    staging: Staging
+    journal: Journal
+    writeback: WriteBack

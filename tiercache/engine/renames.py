@@ -1,0 +1,246 @@
+"""Moving and copying names: one step where the origin can rename, object by object where it cannot."""
+
+from __future__ import annotations
+
+from tiercache.engine.bulk import for_each, ignoring
+from tiercache.engine.changes import Changes
+from tiercache.engine.client_files import ClientFiles
+from tiercache.engine.entries import absent_entry, directory_entry, entry_of, now_ns
+from tiercache.engine.files import Files
+from tiercache.engine.live import LiveInode
+from tiercache.engine.names import Names, show
+from tiercache.engine.tree import Tree
+from tiercache.engine.writes import Writes
+from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty
+from tiercache.model import Entry, Key, Kind, VersionId, is_below, parent_of
+from tiercache.origins.base import Capability
+from tiercache.writeback import WriteBack
+
+
+class Renames:
+    """Rename, exchange and copy."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        names: Names,
+        files: Files,
+        writes: Writes,
+        client_files: ClientFiles,
+        changes: Changes,
+        writeback: WriteBack,
+    ) -> None:
+        self._tree = tree
+        self._names = names
+        self._files = files
+        self._writes = writes
+        self._client_files = client_files
+        self._changes = changes
+        self._writeback = writeback
+
+    async def rename(self, source: Key, target: Key, *, no_replace: bool, exchange: bool, keep_directory: bool) -> None:
+        """Move a file or a directory. On an origin without rename a directory is moved object by object."""
+        tree = self._tree
+        entry = await self._names.lookup(source)
+        if source == target:
+            return
+        if entry.kind is Kind.DIRECTORY and is_below(target, source):
+            raise InvalidArgument(f"{show(source)}: cannot be moved into itself")
+        parent = await self._names.lookup(parent_of(target))
+        if parent.kind is not Kind.DIRECTORY:
+            raise NotDirectory(f"{show(parent_of(target))}: not a directory")
+        replaced = await self._names.find(target)
+        if exchange:
+            await self._exchange(source, target, entry, replaced)
+            return
+        if replaced is not None and no_replace:
+            raise Exists(f"{show(target)}: exists already")
+        if replaced is not None and replaced.inode == entry.inode:
+            return  # two names of one file: POSIX says nothing happens
+        if entry.kind is Kind.DIRECTORY:
+            await self._rename_directory(source, target, replaced)
+        else:
+            await self._rename_file(source, target, entry, replaced)
+        if keep_directory:
+            self._changes.keep(parent_of(source))
+        for directory in {parent_of(source), parent_of(target)}:
+            tree.touch_directory(directory)
+        tree.changed(source, entry.inode)
+        tree.changed(target, replaced.inode if replaced else 0)
+
+    async def _exchange(self, source: Key, target: Key, entry: Entry, other: Entry | None) -> None:
+        tree = self._tree
+        if other is None:
+            raise Absent(f"{show(target)}: no such file or directory")
+        if not tree.can(Capability.EXCHANGE):
+            raise InvalidArgument(f"{show(target)}: this origin cannot exchange names")
+        for key in (source, target):
+            await self._writes.write_through_below(key)
+        await tree.call(lambda: tree.origin.rename(source, target, exchange=True))
+        entry, other = await self._names.lookup(source), await self._names.lookup(target)
+        for key, now in ((source, other), (target, entry)):
+            tree.catalog.drop_tree(tree.origin_id, key)
+            tree.put(key, now._replace(checked_ns=0))
+            live = tree.live.get(now.inode)
+            if live is not None:
+                live.key = key
+            tree.changed(key, now.inode)
+
+    # -- files --------------------------------------------------------------------------------------
+
+    async def _rename_file(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
+        tree = self._tree
+        if replaced is not None:
+            if replaced.kind is Kind.DIRECTORY:
+                raise IsDirectory(f"{show(target)}: is a directory")
+            live = tree.live.get(replaced.inode)
+            if live is not None:
+                await self._files.keep_readable(live)
+        if entry.staged:
+            await self._move_staged(source, target, entry, replaced)
+        else:
+            await self._move_object(source, target, entry, replaced)
+
+    async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
+        """A dirty file moves in the journal; what the origin has under the old name goes."""
+        tree = self._tree
+        if replaced is not None and replaced.staged:
+            await self._writeback.cancel(replaced.staged)
+        await self._writeback.rename(entry.staged, target)
+        if replaced is not None:
+            self._changes.forget_name(target, replaced)
+        moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
+        self._move_name(source, target, entry, moved)
+        await ignoring(Absent, tree, tree.origin.delete, source)
+
+    async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
+        tree = self._tree
+        if tree.can(Capability.RENAME):
+            if replaced is not None and replaced.staged:
+                await self._writeback.cancel(replaced.staged)
+            await tree.call(lambda: tree.origin.rename(source, target))
+            stat = await tree.call(tree.origin.stat, target)
+        else:
+            live = tree.live.get(entry.inode)
+            if live is not None:
+                await self._files.keep_readable(live)
+            stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+            if replaced is not None and replaced.staged:
+                await self._writeback.cancel(replaced.staged)
+                if (await tree.call(tree.origin.stat, target)).etag != stat.etag:
+                    # The replaced file's upload ended between our copy and its cancellation.
+                    stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+            await ignoring(Absent, tree, tree.origin.delete, source)
+        if replaced is not None:
+            self._changes.forget_name(target, replaced)
+        moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
+        if stat.etag == entry.etag or tree.can(Capability.RENAME):
+            self._files.rebind(source, entry, target, moved)
+        self._move_name(source, target, entry, moved)
+
+    def _move_name(self, source: Key, target: Key, entry: Entry, moved: Entry) -> None:
+        tree = self._tree
+        if entry.staged:
+            tree.note_staged(source, -1)
+            tree.note_staged(target, +1)
+        tree.put(source, absent_entry(now_ns()))
+        tree.put(target, moved)
+        names = tree.live.links.get(entry.inode)
+        if names is not None:
+            names.discard(source)
+            names.add(target)
+        live = tree.live.get(entry.inode)
+        if live is not None:
+            live.key = target
+            live.entry = moved
+
+    # -- directories --------------------------------------------------------------------------------
+
+    async def _rename_directory(self, source: Key, target: Key, replaced: Entry | None) -> None:
+        tree = self._tree
+        if replaced is not None:
+            if replaced.kind is not Kind.DIRECTORY:
+                raise NotDirectory(f"{show(target)}: not a directory")
+            if target in tree.staged_below or await self._names.list(target, posix=False):
+                raise NotEmpty(f"{show(target)}: directory not empty")
+        staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, source)]
+        if tree.can(Capability.RENAME):
+            await tree.call(lambda: tree.origin.rename(source, target))
+        else:
+            await self._move_objects(source, target, staged)
+        for live in staged:
+            assert live.key is not None
+            await self._writeback.rename(live.staged.id, _moved_key(live.key, source, target))  # type: ignore[union-attr]
+        self._move_tree(source, target)
+
+    async def _move_objects(self, source: Key, target: Key, staged: list[LiveInode]) -> None:
+        """Copy everything, and only when all is there delete everything."""
+        tree = self._tree
+        dirty = {live.key for live in staged}
+        try:
+            stats = await tree.call(lambda: list(tree.origin.walk(source)))
+        except Absent:
+            stats = []
+        markers = [stat for stat in stats if stat.kind is Kind.DIRECTORY]
+        objects = [stat for stat in stats if stat.kind is not Kind.DIRECTORY]
+        for stat in markers:
+            moved = _moved_key(stat.key, source, target)
+            await ignoring(Exists, tree, tree.origin.make_directory, moved, stat.attributes)
+        clean = [stat for stat in objects if stat.key not in dirty]
+        await for_each(
+            tree, clean, lambda stat: tree.origin.copy(stat.key, _moved_key(stat.key, source, target), stat.etag)
+        )
+        await for_each(tree, [stat.key for stat in objects], lambda key: tree.origin.delete(key))
+        for stat in sorted(markers, key=lambda stat: len(stat.key), reverse=True):
+            await ignoring(Absent, tree, tree.origin.remove_directory, stat.key)
+        if not stats or source in tree.kept_directories:
+            tree.kept_directories.add(target)
+
+    def _move_tree(self, source: Key, target: Key) -> None:
+        tree = self._tree
+        tree.catalog.move_tree(tree.origin_id, source, target)
+        tree.catalog.forget_listing(tree.origin_id, source)
+        at_ns = now_ns()
+        tree.put(source, absent_entry(at_ns))
+        tree.kept_directories = {
+            _moved_key(key, source, target) if is_below(key, source) else key for key in tree.kept_directories
+        }
+        for live in tree.live:
+            if live.key is not None and is_below(live.key, source):
+                moved = _moved_key(live.key, source, target)
+                if live.staged is not None:
+                    tree.note_staged(live.key, -1)
+                    tree.note_staged(moved, +1)
+                live.key = moved
+        if tree.entry(target) is None:
+            tree.put(target, directory_entry(tree.catalog.new_inode(), at_ns, known=True))
+
+    # -- copies -------------------------------------------------------------------------------------
+
+    async def copy(self, source: Key, target: Key) -> Entry:
+        """Copy a file inside the origin; staged bytes go there first, so that the copy is of the newest."""
+        tree = self._tree
+        entry = await self._names.lookup(source)
+        if entry.kind is Kind.DIRECTORY:
+            raise IsDirectory(f"{show(source)}: is a directory")
+        replaced = await self._names.find(target)
+        if replaced is not None and replaced.kind is Kind.DIRECTORY:
+            raise IsDirectory(f"{show(target)}: is a directory")
+        if source == target:
+            return entry
+        if entry.staged:
+            return await self._client_files.copy_staged(source, target)
+        if replaced is not None and replaced.staged:
+            await self._writeback.cancel(replaced.staged)
+        stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+        if replaced is not None:
+            self._changes.forget_name(target, replaced)
+        made = entry_of(stat, origin=tree.origin_id, inode=tree.catalog.new_inode(), old=None, at_ns=now_ns())
+        tree.put(target, made)
+        tree.touch_directory(parent_of(target))
+        tree.changed(target, replaced.inode if replaced else 0)
+        return made
+
+
+def _moved_key(key: Key, source: Key, target: Key) -> Key:
+    return target + key[len(source) :]
