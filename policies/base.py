@@ -8,11 +8,16 @@ from typing import Protocol
 CacheKey = bytes
 
 
+def nothing_pinned(key: CacheKey) -> bool:
+    """The default of ``Policy.evict``: every resident key may go."""
+    return False
+
+
 class Policy(Protocol):
     """A pure, synchronous object: no I/O, no clock, no randomness but a seeded one. Sizes are in bytes.
 
     The owner keeps the accounts and drives it: ``access`` for a hit; for a miss ``admits``, then while
-    ``used + size > capacity`` ``evict``, then ``insert``. The same object runs in the engine, the simulator and the tests.
+    ``used + size > capacity`` ``evict``, then ``insert``. The same object runs in the engine, the simulator and tests.
     """
 
     name: str
