@@ -1,1 +1,22 @@
-"""Origins: the stores that hold the truth."""
+"""Where the data lives: one contract (``base``), an implementation for each kind of store, and wrappers around any."""
+
+from tiercache.origins.base import ALWAYS, Capability, Condition, Origin, Progress, Source
+from tiercache.origins.limits import Limits
+from tiercache.origins.registry import open_origin, origin_identity
+from tiercache.origins.retry import RetryingOrigin, RetryPolicy
+from tiercache.origins.simulated import SimulatedOrigin
+
+__all__ = [
+    "ALWAYS",
+    "Capability",
+    "Condition",
+    "Limits",
+    "Origin",
+    "Progress",
+    "RetryPolicy",
+    "RetryingOrigin",
+    "SimulatedOrigin",
+    "Source",
+    "open_origin",
+    "origin_identity",
+]

@@ -1,0 +1,60 @@
+"""What an HTTP status, or the error code of a store, means in the domain's words."""
+
+from __future__ import annotations
+
+from tiercache.errors import Absent, Broken, Busy, Changed, Denied, TierCacheError, Unsupported
+
+_BUSY_CODES = frozenset(
+    {
+        "RequestTimeout",
+        "RequestTimeTooSkewed",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "ServiceUnavailable",
+        "InternalError",
+        "OperationAborted",
+        "BadDigest",
+        "IncompleteBody",
+        "XAmzContentSHA256Mismatch",
+        "ConditionalRequestConflict",
+        "NoSuchUpload",
+    }
+)
+"""Codes that a repeated request may cure, whatever their status (NoSuchUpload: aborted from elsewhere)."""
+
+_EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
+
+_BUSY_STATUSES = frozenset({408, 409, 425, 429})
+
+
+class CredentialsExpired(Denied):
+    """The credentials were right once; new ones may help. Handled inside the S3 origin."""
+
+
+def error_of_status(status: int, code: str, what: str, detail: str = "") -> TierCacheError:
+    """The error that a failed request stands for; ``what`` names the object, ``detail`` is the store's own message."""
+    told = f"{what}: {' '.join(part for part in (str(status) if status else '', code, detail) if part)}".strip()
+    if code == "NoSuchBucket":
+        # not Absent: a bucket that is gone must never look like an empty or deleted directory
+        return Broken(f"{what}: the bucket does not exist")
+    if code in _EXPIRED_CODES:
+        return CredentialsExpired(told)
+    if code in _BUSY_CODES:
+        return Busy(told)
+    return _kind_of_status(status)(told)
+
+
+def _kind_of_status(status: int) -> type[TierCacheError]:
+    if status == 404:
+        return Absent
+    if status in (401, 403):
+        return Denied
+    if status == 412:
+        return Changed
+    if status in (405, 501):
+        return Unsupported
+    if status in _BUSY_STATUSES or 500 <= status <= 599:
+        return Busy
+    return Broken

@@ -1,0 +1,44 @@
+"""How an object store wants large objects cut up: its own limits and our choices, all of them parameters."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tiercache.errors import InvalidArgument
+
+_MIB = 1024 * 1024
+
+
+class Limits(NamedTuple):
+    """Defaults are S3's documented limits; tests scale them down."""
+
+    part_size_bytes: int = 16 * _MIB
+    """Length of a part, unless the object needs longer ones to stay under ``max_parts``."""
+    single_put_bytes: int = 16 * _MIB
+    """Up to this size an object is one PUT."""
+    max_parts: int = 10_000
+    min_part_bytes: int = 5 * _MIB
+    max_part_bytes: int = 5 * 1024 * _MIB
+    single_copy_bytes: int = 5 * 1024 * _MIB
+    """Over this size a copy is made part by part."""
+    list_page: int = 1000
+    part_concurrency: int = 8
+    buffer_bytes: int = 256 * _MIB
+    """Bound on the bytes of all parts in memory (one part is always allowed)."""
+
+
+class Part(NamedTuple):
+    """One stretch of an object; numbers start at 1."""
+
+    number: int
+    offset: int
+    length: int
+
+
+def plan_parts(size_bytes: int, limits: Limits, *, part_size_bytes: int = 0) -> list[Part]:
+    """Cut ``size_bytes`` into equal parts within the limits; the last is shorter, never empty. At least one part."""
+    length = max(part_size_bytes or limits.part_size_bytes, limits.min_part_bytes, -(-size_bytes // limits.max_parts))
+    if length > limits.max_part_bytes:
+        raise InvalidArgument(f"{size_bytes} bytes do not fit in {limits.max_parts} parts of {limits.max_part_bytes}")
+    offsets = range(0, max(size_bytes, 1), length)
+    return [Part(number, at, min(length, size_bytes - at)) for number, at in enumerate(offsets, 1)]

@@ -1,0 +1,191 @@
+"""Objects too large for one request: uploads and copies in parallel parts, bounded memory, aborted on failure."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tiercache.errors import Absent, Broken, TierCacheError, Unsupported
+from tiercache.model import Key
+from tiercache.origins import etags
+from tiercache.origins.base import Condition, Progress, Source
+from tiercache.origins.budget import ByteBudget
+from tiercache.origins.limits import Limits, Part, plan_parts
+from tiercache.origins.obstore_calls import text_of
+from tiercache.origins.s3.control import Control, conditions
+
+_log = logging.getLogger(__name__)
+
+
+class Multipart:
+    """Runs parts on a pool that all uploads of the origin share, so memory is bounded over all of them."""
+
+    def __init__(self, control: Control, limits: Limits) -> None:
+        self._control = control
+        self._limits = limits
+        self._budget = ByteBudget(limits.buffer_bytes)
+        self._pool = concurrent.futures.ThreadPoolExecutor(limits.part_concurrency, "tiercache-part")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def upload(
+        self, key: Key, source: Source, headers: Mapping[str, Any], condition: Condition, progress: Progress | None
+    ) -> str:
+        """Upload a local file; returns the etag. Nothing stays behind on failure."""
+        parts = plan_parts(source.size_bytes, self._limits)
+        report = _serialized(progress)
+        fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+
+            def send(upload: str, part: Part) -> str:
+                with self._budget.taken(part.length):
+                    data = read_part(fd, source, part)
+                    answer = self._control.call(
+                        "upload_part",
+                        key,
+                        Key=text_of(key),
+                        UploadId=upload,
+                        PartNumber=part.number,
+                        Body=data,
+                        ContentMD5=base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
+                    )
+                report(part.length)
+                return str(answer["ETag"])
+
+            return self._run(key, parts, headers, condition, send)
+        finally:
+            os.close(fd)
+
+    def copy(self, source: Key, target: Key, size_bytes: int, etag: str, headers: Mapping[str, Any]) -> str:
+        """Copy an object over the limit of a single copy; returns the etag."""
+        parts = plan_parts(size_bytes, self._limits, part_size_bytes=self._limits.single_copy_bytes)
+        match = etags.header(etag)
+
+        def send(upload: str, part: Part) -> str:
+            answer = self._control.call(
+                "upload_part_copy",
+                source,
+                Key=text_of(target),
+                UploadId=upload,
+                PartNumber=part.number,
+                CopySource={"Bucket": self._control.bucket, "Key": text_of(source)},
+                CopySourceRange=f"bytes={part.offset}-{part.offset + part.length - 1}",
+                **({"CopySourceIfMatch": match} if match is not None else {}),
+            )
+            return str(answer["CopyPartResult"]["ETag"])
+
+        return self._run(target, parts, headers, Condition(), send)
+
+    def _run(
+        self,
+        key: Key,
+        parts: list[Part],
+        headers: Mapping[str, Any],
+        condition: Condition,
+        send: Callable[[str, Part], str],
+    ) -> str:
+        answer = self._control.call(
+            "create_multipart_upload", key, Key=text_of(key), **headers, **self._control.write_arguments
+        )
+        upload = str(answer["UploadId"])
+        try:
+            sent = self._send_all(parts, lambda part: send(upload, part))
+            return self._complete(key, upload, sent, condition)
+        except BaseException:
+            self.abort(key, upload)
+            raise
+
+    def _send_all(self, parts: list[Part], send: Callable[[Part], str]) -> list[dict[str, Any]]:
+        """Send all parts; on a failure the rest is called off and those in flight are awaited, then it is raised."""
+        futures = [self._pool.submit(send, part) for part in parts]
+        try:
+            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            for future in futures:
+                if future.done() and not future.cancelled() and (error := future.exception()) is not None:
+                    raise error
+        finally:
+            for future in futures:
+                future.cancel()
+            concurrent.futures.wait(futures)  # an abort overtaken by a part would leave that part behind
+        return [
+            {"PartNumber": part.number, "ETag": future.result()} for part, future in zip(parts, futures, strict=True)
+        ]
+
+    def _complete(self, key: Key, upload: str, sent: list[dict[str, Any]], condition: Condition) -> str:
+        answer = self._control.call(
+            "complete_multipart_upload",
+            key,
+            Key=text_of(key),
+            UploadId=upload,
+            MultipartUpload={"Parts": sent},
+            **conditions(condition),
+        )
+        etag = etags.plain(answer.get("ETag"))
+        if not etag:
+            raise Broken(f"{self._control.name(key)}: the upload was completed without an etag")
+        return etag
+
+    def abort(self, key: Key, upload: str) -> None:
+        """Give up one multipart upload. A failure is only logged: what led here matters more."""
+        try:
+            self._control.call("abort_multipart_upload", key, Key=text_of(key), UploadId=upload)
+        except Absent:
+            pass
+        except TierCacheError as error:
+            _log.warning("an unfinished upload stays in the bucket: %s", error)
+
+    def abort_all(self, key: Key) -> None:
+        """Give up every unfinished upload of exactly this key."""
+        for upload in self._unfinished(key):
+            try:
+                self._control.call("abort_multipart_upload", key, Key=text_of(key), UploadId=upload)
+            except TierCacheError as error:
+                if "NoSuchUpload" not in str(error) and not isinstance(error, Absent):
+                    raise
+
+    def _unfinished(self, key: Key) -> list[str]:
+        found: list[str] = []
+        markers: dict[str, str] = {}
+        while True:
+            try:
+                answer = self._control.call("list_multipart_uploads", key, Prefix=text_of(key), **markers)
+            except Unsupported:
+                return found
+            found += [str(each["UploadId"]) for each in answer.get("Uploads", ()) if each["Key"] == text_of(key)]
+            if not answer.get("IsTruncated"):
+                return found
+            markers = {
+                "KeyMarker": answer.get("NextKeyMarker", ""),
+                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
+            }
+
+
+def read_part(fd: int, source: Source, part: Part) -> bytes:
+    """The bytes of one part. Broken if the local file is shorter than it was said to be."""
+    data = bytearray(part.length)
+    view, done = memoryview(data), 0
+    while done < part.length:
+        got = os.preadv(fd, [view[done:]], part.offset + done)
+        if not got:
+            raise Broken(f"{source.path} ended at {part.offset + done} of {source.size_bytes} bytes")
+        done += got
+    return bytes(data)
+
+
+def _serialized(progress: Progress | None) -> Progress:
+    if progress is None:
+        return lambda _: None
+    lock = threading.Lock()
+
+    def report(sent_bytes: int) -> None:
+        with lock:
+            progress(sent_bytes)
+
+    return report
