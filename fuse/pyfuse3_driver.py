@@ -9,7 +9,7 @@ import errno
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pyfuse3
 from pyfuse3 import FileHandleT, FileNameT, FlagT, FUSEError, InodeT, ModeT, XAttrNameT
@@ -35,20 +35,18 @@ _NO_ENTRY = 0
 _in_use = threading.Lock()
 
 
-def guarded(
-    handler: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
+def guarded(handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """An exception other than FUSEError in a handler would end pyfuse3's main loop, and with it the mount."""
     operation = handler.__name__
 
     @functools.wraps(handler)
-    async def wrapper(self: Operations, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await handler(self, *args, **kwargs)
+            return await handler(*args, **kwargs)
         except FUSEError:
             raise
         except Exception as error:
-            raise FUSEError(errno_for(error, operation, args[:2])) from None
+            raise FUSEError(errno_for(error, operation, args[1:3])) from None
 
     return wrapper
 

@@ -1,0 +1,98 @@
+"""Which pages the kernel may keep at an open: decided from versions and staged files alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiercache.fuse.pages import Content, PageCache, PageVerdict, content_of
+from tiercache.model import Entry, Kind, VersionId
+
+INODE = 7
+KEEP = PageVerdict(keep_cache=True, direct_io=False)
+DROP = PageVerdict(keep_cache=False, direct_io=False)
+ROUND = PageVerdict(keep_cache=False, direct_io=True)
+
+V1 = Content("one", 0)
+V2 = Content("two", 0)
+
+
+def staged(number: int) -> Content:
+    return Content("", number)
+
+
+@pytest.fixture
+def pages() -> PageCache:
+    return PageCache()
+
+
+def test_the_first_open_drops_what_may_be_left(pages: PageCache) -> None:
+    assert pages.opened(INODE, V1) == DROP
+
+
+def test_the_same_version_keeps_its_pages(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    pages.closed(INODE)
+    assert pages.opened(INODE, V1) == KEEP
+
+
+def test_another_version_drops_the_pages(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    pages.closed(INODE)
+    assert pages.opened(INODE, V2) == DROP
+
+
+def test_another_version_goes_round_pages_that_are_in_use(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    assert pages.opened(INODE, V2) == ROUND
+    pages.closed(INODE)
+    assert pages.opened(INODE, V2) == DROP
+
+
+def test_written_pages_stay_through_staging_and_upload(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    pages.written(INODE)
+    assert pages.opened(INODE, staged(1)) == KEEP
+    assert pages.opened(INODE, staged(2)) == KEEP
+    assert pages.opened(INODE, V2) == KEEP
+
+
+def test_a_created_file_keeps_its_pages_through_upload(pages: PageCache) -> None:
+    pages.opened(INODE, staged(1))
+    pages.closed(INODE)
+    assert pages.opened(INODE, V1) == KEEP
+
+
+def test_what_a_stranger_replaced_is_dropped_even_after_own_writes(pages: PageCache) -> None:
+    pages.opened(INODE, staged(1))
+    pages.closed(INODE)
+    pages.replaced(INODE)
+    assert pages.opened(INODE, V2) == DROP
+    pages.closed(INODE)
+    assert pages.opened(INODE, V2) == KEEP
+
+
+def test_what_a_stranger_replaced_is_not_mixed_with_an_open_file(pages: PageCache) -> None:
+    pages.opened(INODE, staged(1))
+    pages.replaced(INODE)
+    assert pages.opened(INODE, V2) == ROUND
+
+
+def test_new_attributes_do_not_cost_the_pages(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    pages.renamed(INODE, V1, V2)
+    assert pages.opened(INODE, V2) == KEEP
+
+
+def test_a_forgotten_inode_starts_anew(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    pages.forgotten(INODE)
+    assert pages.is_open(INODE), "an open inode is not forgotten"
+    pages.closed(INODE)
+    pages.forgotten(INODE)
+    assert pages.opened(INODE, V1) == DROP
+
+
+def test_a_staged_file_names_the_bytes_alone() -> None:
+    entry = Entry(Kind.FILE, INODE, version=VersionId(b"v"), etag="one")
+    assert content_of(entry) == V1
+    assert content_of(entry._replace(staged=3)) == content_of(entry._replace(staged=3, etag="other"))
