@@ -109,14 +109,15 @@ def is_dead(path: str) -> bool:
 
 def _check_nesting(path: str, private_paths: tuple[str, ...]) -> None:
     for mount in mounts():
-        if mount.type == FILE_SYSTEM_TYPE and _is_below(path, mount.mountpoint):
+        if mount.type == FILE_SYSTEM_TYPE and is_below(path, mount.mountpoint):
             raise MountError(f"{path}: lies inside the tiercache mount {mount.mountpoint}; choose a directory outside")
     for private in private_paths:
-        if _is_below(os.path.realpath(private), path):
+        if is_below(os.path.realpath(private), path):
             raise MountError(f"{path}: holds {private}, which the engine itself reads; mount somewhere else")
 
 
-def _is_below(path: str, directory: str) -> bool:
+def is_below(path: str, directory: str) -> bool:
+    """Whether ``path`` is ``directory`` or lies anywhere under it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

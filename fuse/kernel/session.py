@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 MAX_REQUESTS = 256
 """Requests under way at once; further ones wait in the kernel."""
 
+MAX_READ_IN_A_ROW = 16
+"""Requests that are started before the tasks that serve them get a turn."""
+
 MAX_WRITE_BYTES = 1024 * 1024
 MAX_BACKGROUND = 64
 _PAGE_BYTES = 4096
@@ -55,6 +58,7 @@ class KernelDriver:
         self._descriptor = -1
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        self._unyielding = 0  # requests read since other tasks last had a turn
 
     def mount(self) -> None:
         """Ask the kernel for the mount."""
@@ -66,7 +70,10 @@ class KernelDriver:
         slots = trio.Semaphore(MAX_REQUESTS)
         async with trio.open_nursery() as nursery:
             while True:
-                await slots.acquire()
+                if slots.value:
+                    slots.acquire_nowait()
+                else:
+                    await slots.acquire()
                 request = await self._next_request()
                 if request is None:
                     nursery.cancel_scope.cancel()
@@ -81,9 +88,13 @@ class KernelDriver:
     async def _next_request(self) -> Request | None:
         """The next message, None when the session is over."""
         while True:
+            if self._unyielding >= MAX_READ_IN_A_ROW:
+                self._unyielding = 0
+                await trio.lowlevel.checkpoint()
             try:
                 length = os.readv(self._descriptor, [self._buffer])
             except BlockingIOError:
+                self._unyielding = 0
                 await trio.lowlevel.wait_readable(self._descriptor)
                 continue
             except OSError as error:
@@ -92,7 +103,7 @@ class KernelDriver:
                 if error.errno in (errno.ENOENT, errno.EINTR):  # the request was taken back, or a signal came
                     continue
                 raise
-            await trio.lowlevel.checkpoint()
+            self._unyielding += 1
             return wire.request_of(bytes(self._view[:length]))
 
     async def _serve(self, request: Request, slots: trio.Semaphore) -> None:

@@ -6,8 +6,8 @@ import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import trio
 
@@ -21,7 +21,16 @@ from tiercache.fuse.options import DriverName, MountOptions
 from tiercache.fuse.vfs import Vfs
 from tiercache.model import Key, Kind
 
+if TYPE_CHECKING:
+    from tiercache.engine.engine import Engine
+
 log = logging.getLogger(__name__)
+
+SETTINGS = frozenset({"driver", "allow_other", "read_ahead_kb"})
+"""What may be set for one mount; the rest follows from its profile."""
+
+_sessions: dict[str, trio.CancelScope] = {}
+"""The mounts of this process: what ends the session of each."""
 
 
 class Driver(NoticeSender, Protocol):
@@ -42,42 +51,47 @@ class Driver(NoticeSender, Protocol):
         ...
 
 
-def options_for(profile: Profile, *, read_only: bool = False, driver: DriverName = "auto") -> MountOptions:
-    """What a profile means for a mount. Root lets other users in; an ordinary user cannot."""
+def options_for(profile: Profile, settings: Mapping[str, Any], *, read_only: bool) -> MountOptions:
+    """What a profile and the settings of one mount mean together. Root lets other users in, an ordinary user cannot."""
+    unknown = settings.keys() - SETTINGS
+    if unknown:
+        raise MountError(f"unknown mount option {min(unknown)!r}; there are: {', '.join(sorted(SETTINGS))}")
+    drivers = get_args(DriverName)
+    if settings.get("driver", "auto") not in drivers:
+        raise MountError(f"unknown driver {settings['driver']!r}; there are: {', '.join(drivers)}")
     return MountOptions(
         ttl_s=profile.ttl_s,
         negative_ttl_s=profile.negative_ttl_s,
-        read_only=read_only or profile.read_only,
+        read_only=read_only,
         posix_metadata=profile.posix_metadata,
-        allow_other=os.geteuid() == 0,
-        driver=driver,
+        **{"allow_other": os.geteuid() == 0, **settings},
     )
 
 
 async def serve_mount(
+    engine: Engine,
     namespace: Namespace,
     root_key: Key,
     mountpoint: str,
     *,
-    options: MountOptions,
-    private_paths: tuple[str, ...] = (),
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    read_only: bool = False,
+    options: Mapping[str, Any] | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mount ``root_key`` at ``mountpoint`` and serve it until it is unmounted, by us or by anybody.
 
-    Started in the engine's nursery; ``task_status`` gets the absolute mount point once it is there. MountError if
-    it cannot be made. A cancelled one is unmounted, by force if it is in use: drain first.
-    ``private_paths`` are directories that the engine itself reads, so that they cannot lie under the mount.
+    Reports started once the mount is there; MountError if it cannot be made. A cancelled one is unmounted, by force
+    if it is in use: drain first.
     """
-    private_paths = (*private_paths, *_origin_paths(namespace, root_key))
-    path = await trio.to_thread.run_sync(lambda: mountpoints.prepare(mountpoint, private_paths=private_paths))
-    vfs = Vfs(namespace, root_key, root_inode=await _root_inode(namespace, root_key), options=options)
+    chosen = options_for(namespace.profile, options or {}, read_only=read_only)
+    path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
+    vfs = Vfs(namespace, root_key, root_inode=await _root_inode(namespace, root_key), options=chosen)
     driver = _driver(vfs, path)
     await trio.to_thread.run_sync(driver.mount)
-    log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if options.read_only else "")
+    log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if read_only else "")
     try:
         async with _notices(namespace, vfs, driver):
-            await _serve(driver, path, options, lambda: task_status.started(path))
+            await _serve(driver, path, chosen, task_status)
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(_leave_nothing, path)
@@ -86,22 +100,34 @@ async def serve_mount(
         log.info("%s: unmounted", path)
 
 
-async def unmount(mountpoint: str) -> None:
-    """Unmount; ``serve_mount`` then returns. MountError when it is in use or not mounted."""
+async def unmount(mountpoint: str, *, lazy: bool = False) -> None:
+    """Unmount; ``serve_mount`` then returns. MountError when it is in use or not mounted.
+
+    ``lazy`` takes it away even when it is in use; programs that have files open in it then get errors: drain first.
+    """
     path = await trio.to_thread.run_sync(mountpoints.absolute, mountpoint)
-    await trio.to_thread.run_sync(mountpoints.unmount, path)
+    if lazy:
+        await trio.to_thread.run_sync(_leave_nothing, path)
+        session = _sessions.get(path)
+        if session is not None:
+            session.cancel()
+    else:
+        await trio.to_thread.run_sync(mountpoints.unmount, path)
 
 
-async def _serve(driver: Driver, path: str, options: MountOptions, mounted: Callable[[], None]) -> None:
+async def _serve(driver: Driver, path: str, options: MountOptions, task_status: trio.TaskStatus[None]) -> None:
     """Run the session. Cancellation unmounts first, while the session still answers, and then ends it."""
-    async with trio.open_nursery() as nursery:
-        session = trio.CancelScope(shield=True)
-        nursery.start_soon(_end_when_cancelled, path, session)
-        await trio.to_thread.run_sync(mountpoints.set_read_ahead, path, options.read_ahead_kb)
-        mounted()
-        with session:
-            await driver.run()
-        nursery.cancel_scope.cancel()
+    session = _sessions[path] = trio.CancelScope(shield=True)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_when_cancelled, path, session)
+            await trio.to_thread.run_sync(mountpoints.set_read_ahead, path, options.read_ahead_kb)
+            task_status.started()
+            with session:
+                await driver.run()
+            nursery.cancel_scope.cancel()
+    finally:
+        del _sessions[path]
 
 
 async def _end_when_cancelled(path: str, session: trio.CancelScope) -> None:
@@ -172,7 +198,18 @@ def _pyfuse3_is_free() -> bool:
     return Pyfuse3Driver.is_free()
 
 
-def _origin_paths(namespace: Namespace, root_key: Key) -> tuple[str, ...]:
+def _prepare(engine: Engine, namespace: Namespace, root_key: Key, mountpoint: str) -> str:
+    private = [str(engine.config.cache_dir), str(engine.config.ram_directory)]
+    shown = _origin_path(namespace, root_key)
+    if shown is not None:
+        private.append(shown)
+    path = mountpoints.prepare(mountpoint, private_paths=tuple(private))
+    if shown is not None and mountpoints.is_below(path, shown):
+        raise MountError(f"{path}: lies inside {shown}, which it would show; choose a directory outside")
+    return path
+
+
+def _origin_path(namespace: Namespace, root_key: Key) -> str | None:
     """The directory behind a POSIX origin: reading it through the mount would make the engine wait for itself."""
     identity = namespace.tree.origin.identity
-    return ("/" + os.fsdecode(root_key),) if identity.startswith("file:") else ()
+    return os.path.realpath("/" + os.fsdecode(root_key)) if identity.startswith("file:") else None
