@@ -64,8 +64,9 @@ class Server:
 
     def _enter(self) -> None:
         self._clients += 1
-        self._deserted = trio.Event()
-        self._arrived.set()
+        if self._clients == 1:
+            self._deserted = trio.Event()
+            self._arrived.set()
 
     def _leave(self) -> None:
         self._clients -= 1
@@ -74,7 +75,8 @@ class Server:
             self._deserted.set()
 
     async def _refuse(self, stream: trio.SocketStream, limit: int) -> None:
-        error = EngineUnreachable(f"the engine (pid {os.getpid()}) has {limit} clients already: raise engine.max_clients")
+        text = f"the engine (pid {os.getpid()}) has {limit} clients already: raise engine.max_clients"
+        error = EngineUnreachable(text)
         log.warning("%s", error)
         with trio.move_on_after(1.0), suppress(trio.BrokenResourceError):
             await stream.send_all(ipc.pack(ipc.error_frame(ipc.NOTICE, error)))

@@ -135,7 +135,9 @@ class Session:
                 done.set()
 
         self._changes.start_soon(run)
-        await done.wait()
+        # Shielded: the files that this connection leaves behind are discarded when no change works on them any more.
+        with trio.CancelScope(shield=True):
+            await done.wait()
         if failure is not None:
             raise failure
         return result

@@ -1,0 +1,241 @@
+"""Writing a file: straight into the engine's staging directory, visible to nobody until it is published."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tiercache import ipc
+from tiercache.client.connection import Connection
+from tiercache.errors import Broken, EngineUnreachable, InvalidArgument, NoSpace, TierCacheError, errno_of
+from tiercache.model import Entry, Key
+
+if TYPE_CHECKING:
+    from tiercache.client.origin import RemoteOrigin
+
+
+class Writer:
+    """A staged file that this process writes with plain system calls.
+
+    ``close`` publishes it: it replaces the name at once on this node and goes to the origin. ``discard``, garbage
+    collection, an exception in a ``with`` block and the end of the process leave the name as it was. The connection
+    that it was created on is its lease: it belongs to the writer until one of these. A forked child can only close it.
+    """
+
+    def __init__(
+        self, origin: RemoteOrigin, key: Key, connection: Connection, *, staged: int, path: str, size_bytes: int
+    ) -> None:
+        self._origin = origin
+        self.key = key
+        self._connection = connection
+        self.staged = staged
+        self.path = path
+        """Where the bytes go, until it is published."""
+        self._granted_bytes = size_bytes
+        """The file may grow to this size before the engine must be asked."""
+        self._pid = os.getpid()
+        self._failed = False
+        """A sync failed: the bytes are suspect and must not be published."""
+        self.closed = False
+        self.entry: Entry | None = None
+        """What became of it, once it is published."""
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            self.closed = True
+            raise Broken(f"{self._name}: its staged file cannot be opened: {error}") from error
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The writer's descriptor. Who writes through it directly is outside the staging budget until it is measured."""
+        self._require_open()
+        return self._descriptor
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data`` at the file position. Waits while the staging budget is full; NoSpace when in vain."""
+        with memoryview(data) as view, view.cast("B") as rest:
+            done = 0
+            while done < len(rest):
+                part = rest[done : done + ipc.STAGING_GRANT_BYTES]
+                self.reserve(self.tell() + len(part))
+                try:
+                    done += os.write(self._descriptor, part)
+                except OSError as error:
+                    raise self._local_error("write", error) from error
+            return done
+
+    def reserve(self, end: int) -> None:
+        """Make sure that the file may grow to ``end`` bytes."""
+        self._require_open()
+        while end > self._granted_bytes:
+            needed = min(end - self._granted_bytes, ipc.STAGING_GRANT_BYTES)
+            self._granted_bytes += self._request("reserve", length=needed)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Set the size; what is added reads as zeros."""
+        self.reserve(size_bytes)
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        except OSError as error:
+            raise self._local_error("truncate", error) from error
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Bytes as they are in the staged file now."""
+        self._require_open()
+        return os.pread(self._descriptor, length, offset)
+
+    def tell(self) -> int:
+        """The file position."""
+        return os.lseek(self._descriptor, 0, os.SEEK_CUR)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the file position; returns the new one."""
+        self._require_open()
+        return os.lseek(self._descriptor, offset, whence)
+
+    @property
+    def size(self) -> int:
+        """The present size in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def raw(self) -> io.RawIOBase:
+        """An unbuffered file object over this writer, to be wrapped by ``io.BufferedWriter`` or ``io.BufferedRandom``.
+        Closing it does not close the writer; it works until the writer is closed."""
+        return StagedIO(self)
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make what was written so far durable on this node. After a failure the file cannot be published."""
+        self._require_open()
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            # The kernel forgets that these pages were dirty: a second fdatasync would succeed without them.
+            self._failed = True
+            raise self._local_error("sync", error) from error
+        self._request("sync")
+
+    def close(self) -> None:
+        """Publish the file. Idempotent; when it raises, the name is as it was, or an upload error of a synchronous
+        profile was told and the bytes are staged."""
+        if self.closed:
+            return
+        if self._pid != os.getpid():
+            self._end()
+            return
+        try:
+            self._require_open()
+            self.entry = ipc.entry_of(self._request("publish"))
+        except BaseException:
+            # The connection is closed with it: what the engine has not published it discards.
+            self._end(keep_connection=False)
+            raise
+        self._end()
+
+    def discard(self) -> None:
+        """Throw away what was written; the name stays as it was. Idempotent."""
+        if self.closed:
+            return
+        try:
+            if self._pid == os.getpid() and not self._connection.closed:
+                self._request("discard")
+        except TierCacheError:
+            self._end(keep_connection=False)
+        else:
+            self._end()
+
+    def _end(self, *, keep_connection: bool = True) -> None:
+        self.closed = True
+        with suppress(OSError):
+            os.close(self._descriptor)
+        if self._pid != os.getpid() or not keep_connection:
+            self._connection.close()
+        else:
+            self._origin.give_back(self._connection)
+
+    def _request(self, op: str, **arguments: Any) -> Any:
+        try:
+            return self._connection.request(op, {"staged": self.staged, **arguments})
+        except EngineUnreachable as error:
+            raise EngineUnreachable(f"{self._name}: {error}; what was written to it is discarded") from error
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ValueError("write to a closed file")
+        if self._pid != os.getpid():
+            raise InvalidArgument(f"{self._name}: opened for writing before the fork; only the parent can write it")
+        if self._failed:
+            raise Broken(f"{self._name}: a sync failed before, its bytes cannot be trusted")
+
+    def _local_error(self, what: str, error: OSError) -> TierCacheError:
+        kind = NoSpace if errno_of(error) == errno_of(NoSpace()) else Broken
+        return kind(f"{self._name}: cannot {what} its staged file: {error.strerror}")
+
+    @property
+    def _name(self) -> str:
+        return "/" + self.key.decode("utf-8", "backslashreplace")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        # No request here, it could wait: the connection is the lease, and its end discards the file.
+        if not getattr(self, "closed", True) and not sys.is_finalizing():
+            self._end(keep_connection=False)
+
+
+class StagedIO(io.RawIOBase):
+    """A raw file over a writer."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        self._check()
+        return self._writer.fileno()
+
+    def tell(self) -> int:
+        self._check()
+        return self._writer.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._check()
+        return self._writer.seek(offset, whence)
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._check()
+        return os.readv(self._writer.fileno(), [buffer])
+
+    def write(self, data: Any, /) -> int:
+        self._check()
+        return self._writer.write(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        self._check()
+        size = self._writer.tell() if size is None else size
+        self._writer.truncate(size)
+        return size
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")

@@ -1,0 +1,130 @@
+"""Operations on the engine itself: greet, status, drain, mounts, warm-up, stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from tiercache.engine.requests.registry import Call, Nature, operation
+from tiercache.errors import TierCacheError
+from tiercache.ipc import PROTOCOL_VERSION
+from tiercache.model import is_below
+from tiercache.writeback import DrainResult
+
+PROGRESS_S: Final = 0.25
+"""How often a long operation reports."""
+
+LISTED_MAX: Final = 50
+"""Dirty files named in one report."""
+
+
+@operation(Nature.READ)
+async def hello(call: Call, *, version: int) -> dict[str, Any]:
+    """Who we are and where the local copies lie. A client of another release reads ``version`` and ``pid`` only."""
+    engine = call.engine
+    config = engine.config
+    return {
+        "version": PROTOCOL_VERSION,
+        "pid": os.getpid(),
+        "run_id": engine.catalog.run_id(),
+        "catalog": str(config.cache_dir / "catalog"),
+        "staging": str(config.cache_dir / "staging"),
+        "tiers": [str(config.ram_directory), str(config.cache_dir / "nvme")],
+        "verify": config.verify,
+    }
+
+
+@operation(Nature.READ)
+async def status(call: Call) -> dict[str, Any]:
+    """Figures of the whole engine, see ``engine.status``."""
+    return call.engine.status()
+
+
+@operation(Nature.READ)
+async def status_path(call: Call, *, path: str) -> dict[str, Any]:
+    """How far one file has come, by local path under a mount or by URL."""
+    return await call.engine.status_path(path)
+
+
+@operation(Nature.READ)
+async def metrics(call: Call) -> bytes:
+    """The figures as Prometheus text."""
+    return call.engine.metrics.text()
+
+
+@operation(Nature.LONG)
+async def drain(call: Call, *, deadline_s: float) -> dict[str, Any]:
+    """Bring what is staged to the origins; answers with ``done``, ``left`` and ``errors``."""
+    return await _drain(call, lambda: call.engine.drain(deadline_s))
+
+
+@operation(Nature.CHANGE)
+async def mount(call: Call, *, url: str, mountpoint: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """``settings``: client, options, profile, read_only, mount_options."""
+    made = await call.engine.mounts.mount(url, mountpoint, **settings)
+    return {
+        "mountpoint": made.mountpoint,
+        "url": made.url,
+        "profile": made.namespace.profile.name,
+        "read_only": made.read_only,
+    }
+
+
+@operation(Nature.CHANGE)
+async def umount(call: Call, *, mountpoint: str, deadline_s: float, lazy: bool) -> dict[str, Any]:
+    """Unmount, so that nothing more is written, and drain what was: the answer is that of ``drain``."""
+    engine = call.engine
+    gone = await engine.mounts.umount(mountpoint, lazy=lazy)
+    ids = [
+        record.id
+        for record in engine.journal.records()
+        if record.origin == gone.namespace.origin_id and is_below(record.key, gone.root)
+    ]
+    return await _drain(call, lambda: engine.writeback.drain(deadline_s, ids=ids))
+
+
+async def _drain(call: Call, drain: Callable[[], Awaitable[DrainResult]]) -> dict[str, Any]:
+    """Send how much is dirty while it drains."""
+    failure: TierCacheError | None = None
+    answer: dict[str, Any] = {}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_report_dirty, call)
+        try:
+            answer = (await drain())._asdict()
+        except TierCacheError as error:
+            # Carried out by hand: a nursery would wrap it into a group.
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return answer
+
+
+async def _report_dirty(call: Call) -> None:
+    while True:
+        await trio.sleep(PROGRESS_S)
+        dirty = call.engine.status()["dirty"]
+        shown = dirty["list"][:LISTED_MAX]
+        await call.send("progress", {"files": dirty["files"], "bytes": dirty["bytes"], "list": shown})
+
+
+@operation(Nature.LONG)
+async def warmup(
+    call: Call, *, url: str, check: bool, client: str, options: dict[str, Any], profile: str
+) -> dict[str, Any]:
+    """Fetch a prefix, or with ``check`` verify what of it is resident. Goes on when the client leaves."""
+    job = await call.engine.warmups.start(url, check=check, client=client, options=options, profile=profile)
+    while not job.finished.is_set():
+        await call.send("progress", job.report())
+        with trio.move_on_after(PROGRESS_S):
+            await job.finished.wait()
+    return job.report()
+
+
+@operation(Nature.READ)
+async def stop(call: Call) -> None:
+    """Answered before the engine ends; what is staged stays journalled."""
+    call.engine.stop()

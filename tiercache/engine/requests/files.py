@@ -1,0 +1,217 @@
+"""Operations on bytes: open, fetch and read versions, and files that a client writes itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from tiercache.cache import Location, VersionRef
+from tiercache.engine.namespace import Namespace
+from tiercache.engine.requests.names import expire
+from tiercache.engine.requests.registry import Call, Nature, operation
+from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory
+from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
+from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, Tier, VersionId, version_id
+
+
+@operation(Nature.READ)
+async def open_(call: Call, *, namespace: int, key: bytes) -> dict[str, Any]:
+    """Describe a file and make a small one resident, in one round trip to the origin where that is possible.
+
+    Answers ``entry`` and, if there are local bytes, ``path`` and ``inode``; ``data`` for a small object that cannot be
+    kept. A large object is opened as it is: the client asks for what it reads.
+    """
+    space = call.namespace(namespace)
+    try:
+        return await _open(call, space, key)
+    except Changed:
+        # What we knew of the name is out of date: the object was replaced since. Ask again, once.
+        expire(space.tree, key)
+        return await _open(call, space, key)
+
+
+async def _open(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
+    entry = space.known(key)
+    if entry is None:
+        return await _first_read(call, space, key)
+    if entry.kind is Kind.ABSENT:
+        entry = await space.lookup(key)  # raises Absent with its words
+    return await _open_entry(call, space, key, entry)
+
+
+async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
+    """Nothing is known of the name: a whole GET of a small object answers everything."""
+    tree = space.tree
+    generation = tree.generations[key.rpartition(b"/")[0]]
+    cache = call.engine.cache
+    try:
+        stat, version, data = await cache.ensure_small(tree.origin, tree.origin_id, key, BLOCK_SIZE_BYTES)
+    except (Absent, IsDirectory):
+        return await _open_entry(call, space, key, await space.lookup(key))
+    old = tree.entry(key)
+    stale = tree.generations[key.rpartition(b"/")[0]] != generation
+    if stale or (old is not None and old.kind is Kind.DIRECTORY):
+        return await _open_entry(call, space, key, await space.lookup(key))
+    entry = space.names.remember(key, stat)
+    location = await cache.locate_verified(version)
+    if location is None and data is not None:
+        return {"entry": entry, "data": bytes(data)}
+    return {"entry": entry, **_where(location)}
+
+
+async def _open_entry(call: Call, space: Namespace, key: Key, entry: Entry) -> dict[str, Any]:
+    if entry.kind is Kind.DIRECTORY:
+        raise IsDirectory(f"/{key.decode('utf-8', 'backslashreplace')}: is a directory")
+    if entry.staged:
+        staged = call.engine.staging.open(entry.staged)
+        return {"entry": entry, "path": staged.path, "inode": staged.inode, "complete": True}
+    version = space.tree.version_ref(key, entry)
+    location = await call.engine.cache.locate_verified(version)
+    if location is None and entry.size_bytes <= BLOCK_SIZE_BYTES:
+        return {"entry": entry, **await _small(call, version)}
+    return {"entry": entry, **_where(location)}
+
+
+async def _small(call: Call, version: VersionRef) -> dict[str, Any]:
+    location = await call.engine.cache.ensure(version, 0, version.size_bytes)
+    if location is not None:
+        return _where(location)
+    return {"data": bytes(await call.engine.cache.read(version, 0, version.size_bytes))}
+
+
+def _where(location: Location | None, *, complete: bool = True) -> dict[str, Any]:
+    if location is None:
+        return {}
+    return {"path": location.path, "inode": location.inode, "complete": complete}
+
+
+@operation(Nature.READ)
+async def fetch(
+    call: Call, *, namespace: int, key: bytes, etag: str, size: int, offset: int, length: int, reader: bytes
+) -> dict[str, Any]:
+    """Make a range of one version resident and say in which file; empty when it cannot be kept: then use ``read``."""
+    space = call.namespace(namespace)
+    if not 0 <= offset <= offset + length <= size or length > FETCH_MAX_BYTES:
+        raise InvalidArgument(f"cannot fetch {length} bytes at {offset} of an object of {size}")
+    version = _version(space, key, etag, size)
+    call.shared.windows.observe(call.engine, reader, version, offset, length)
+    cache = call.engine.cache
+    try:
+        location = await cache.locate_verified(version)
+        if location is not None:
+            return _where(location)
+        location = await cache.ensure(version, offset, length)
+    except (Changed, Absent) as error:
+        raise _gone(space, key) from error
+    return _where(location, complete=cache.locate(version) is not None)
+
+
+@operation(Nature.READ)
+async def read(
+    call: Call, *, namespace: int, key: bytes, etag: str, size: int, offset: int, length: int, reader: bytes
+) -> bytes:
+    """Bytes of a version that no local file holds."""
+    space = call.namespace(namespace)
+    if not 0 <= offset <= offset + length <= size or length > DATA_CHUNK_BYTES:
+        raise InvalidArgument(f"cannot read {length} bytes at {offset} of an object of {size}")
+    version = _version(space, key, etag, size)
+    call.shared.windows.observe(call.engine, reader, version, offset, length)
+    try:
+        return bytes(await call.engine.cache.read(version, offset, length))
+    except (Changed, Absent) as error:
+        raise _gone(space, key) from error
+
+
+@operation(Nature.READ)
+async def advance(
+    call: Call, *, namespace: int, key: bytes, etag: str, size: int, offset: int, length: int, reader: bytes
+) -> None:
+    """A notice: the reader goes on by itself in bytes that are resident, so read-ahead should too."""
+    version = _version(call.namespace(namespace), key, etag, size)
+    call.shared.windows.observe(call.engine, reader, version, offset, length)
+
+
+@operation(Nature.READ)
+async def leave(call: Call, *, reader: bytes) -> None:
+    """A notice: the reader is closed."""
+    call.shared.windows.forget(call.engine, reader)
+
+
+@operation(Nature.READ)
+async def touched(call: Call, *, ids: list[bytes], tiers: bytes) -> None:
+    """A notice: versions that a client read without asking, with the tier of each."""
+    call.engine.cache.touched(VersionId(identity) for identity in ids)
+    hits = call.engine.metrics.hits
+    for tier in Tier:
+        hits.labels(tier=tier.label).inc(tiers.count(tier))
+
+
+def _version(space: Namespace, key: Key, etag: str, size: int) -> VersionRef:
+    identity = version_id(space.origin_id, key, etag)
+    return VersionRef(space.tree.origin, space.origin_id, key, etag, size, identity)
+
+
+def _gone(space: Namespace, key: Key) -> Changed:
+    expire(space.tree, key)
+    return Changed(f"/{key.decode('utf-8', 'backslashreplace')}: changed at the origin while it was open")
+
+
+# -- files that the client writes -------------------------------------------------------------------
+
+
+# A change, not a read: once it has begun, the file must come into the list of what this connection leaves behind.
+@operation(Nature.CHANGE)
+async def create(call: Call, *, namespace: int, key: bytes, exclusive: bool, keep: bool) -> dict[str, Any]:
+    """A staged file, invisible until ``publish``, that the client opens and writes; discarded when it leaves before."""
+    space = call.namespace(namespace)
+    staged, path, size_bytes = await space.stage(key, exclusive=exclusive, keep=keep)
+    call.owner.staged[staged] = space
+    return {"staged": staged, "path": path, "size": size_bytes}
+
+
+@operation(Nature.LONG)
+async def reserve(call: Call, *, staged: int, length: int) -> int:
+    """Room in the staging budget for at least ``length`` further bytes of a file; answers with how many were granted.
+    Waits while staging is full, however long that takes. NoSpace when waiting is in vain."""
+    _space_of(call, staged)
+    if not 0 < length <= STAGING_GRANT_BYTES:
+        raise InvalidArgument(f"cannot reserve {length} bytes at once")
+    staging = call.engine.staging
+    # In steps, so that a stream of small writes asks seldom; small ones where the budget is small.
+    granted = max(length, min(STAGING_GRANT_BYTES, staging.capacity_bytes // STAGING_GRANT_SHARE))
+    await staging.reserve(staged, granted)
+    return granted
+
+
+@operation(Nature.CHANGE)
+async def sync(call: Call, *, staged: int) -> None:
+    """The client has synced the file's data: make its record durable too."""
+    await _space_of(call, staged).sync_staged(staged)
+
+
+@operation(Nature.CHANGE)
+async def publish(call: Call, *, staged: int) -> Entry:
+    """The file is whole: it takes its name here at once and goes to the origin."""
+    entry = await _space_of(call, staged).publish(staged)
+    call.owner.staged.pop(staged, None)
+    return entry
+
+
+@operation(Nature.CHANGE)
+async def discard(call: Call, *, staged: int) -> None:
+    await _space_of(call, staged).discard(staged)
+    call.owner.staged.pop(staged, None)
+
+
+def _space_of(call: Call, staged: int) -> Namespace:
+    try:
+        return call.owner.staged[staged]
+    except KeyError:
+        raise Absent(f"the engine (pid {os.getpid()}) has no unpublished file {staged} of this connection") from None
+
+
+async def discard_all(staged: Iterable[tuple[int, Namespace]]) -> None:
+    """What a client left behind."""
+    for identity, space in staged:
+        await space.discard(identity)

@@ -1,0 +1,70 @@
+"""Run an engine with its socket until somebody stops it: the body of detached, foreground and in-process engines."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import signal
+from collections.abc import Callable
+
+import trio
+
+from tiercache.config import Config
+from tiercache.engine.engine import Engine
+from tiercache.engine.idle import stop_when_idle
+from tiercache.engine.lock import EngineLock
+from tiercache.engine.server import Server
+
+log = logging.getLogger("tiercache.engine")
+
+
+async def serve_engine(
+    config: Config,
+    *,
+    on_ready: Callable[[Engine], None],
+    idle_timeout_s: float = math.inf,
+    signals: bool = False,
+) -> None:
+    """Own ``config.cache_dir`` until ``Engine.stop``, SIGTERM, SIGINT (with ``signals``) or ``idle_timeout_s`` of idleness.
+
+    ``on_ready`` is called once recovery is through and clients can connect. Raises EngineRunning when another
+    engine owns the directory, and whatever keeps the engine from starting.
+    """
+    lock = EngineLock(config.cache_dir)
+    try:
+        _raise_descriptor_limit()
+        await _run(config, on_ready=on_ready, idle_timeout_s=idle_timeout_s, signals=signals)
+    finally:
+        lock.release()
+
+
+async def _run(config: Config, *, on_ready: Callable[[Engine], None], idle_timeout_s: float, signals: bool) -> None:
+    engine = Engine(config)
+    server = Server(engine)
+    async with trio.open_nursery() as services:
+        if signals:
+            await services.start(_stop_on_signal, engine)
+        async with trio.open_nursery() as engine_nursery:
+            await engine_nursery.start(engine.run)
+            await services.start(server.run)
+            if idle_timeout_s < math.inf:
+                services.start_soon(stop_when_idle, engine, server, idle_timeout_s)
+            on_ready(engine)
+        # Here the engine has ended; the socket closes after it, so that clients were answered as long as it lived.
+        services.cancel_scope.cancel()
+
+
+async def _stop_on_signal(engine: Engine, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+        task_status.started()
+        async for number in received:
+            log.info("stopping on %s", signal.Signals(number).name)
+            engine.stop()
+
+
+def _raise_descriptor_limit() -> None:
+    # Each client, writer and open file takes a descriptor; the soft limit is often 1024 while the hard one is not.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
