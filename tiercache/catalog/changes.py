@@ -8,7 +8,7 @@ from __future__ import annotations
 from tiercache.catalog import queries
 from tiercache.catalog.codec import decode_entry, encode_entry
 from tiercache.catalog.environment import Tables, Transaction
-from tiercache.catalog.names import inode_key, listing_key, slot_of
+from tiercache.catalog.names import inode_key, listing_key, long_name, short_name
 from tiercache.errors import InvalidArgument
 from tiercache.model import Entry, Key, OriginId, is_below
 
@@ -24,12 +24,12 @@ def replace_entry(
     txn: Transaction, tables: Tables, origin: OriginId, key: Key, entry: Entry, *, old_inode: int
 ) -> None:
     """Set what ``key`` stands for; ``old_inode`` is what it stood for, 0 if for nothing."""
-    long, stored = slot_of(origin, key)
     value = encode_entry(entry)
-    if long:
-        txn.put(stored, queries.wrap(key, value), db=tables.long_names)
-    else:
+    stored = short_name(origin, key)
+    if stored:
         txn.put(stored, value, db=tables.names)
+    else:
+        txn.put(long_name(origin, key), queries.wrap(key, value), db=tables.long_names)
     if entry.inode != old_inode:
         if old_inode:
             txn.delete(inode_key(old_inode, origin, key), db=tables.inodes)
@@ -93,7 +93,10 @@ def forget_listing(txn: Transaction, tables: Tables, origin: OriginId, directory
 
 
 def _delete(txn: Transaction, tables: Tables, origin: OriginId, key: Key, entry: Entry) -> None:
-    long, stored = slot_of(origin, key)
-    txn.delete(stored, db=tables.long_names if long else tables.names)
+    stored = short_name(origin, key)
+    if stored:
+        txn.delete(stored, db=tables.names)
+    else:
+        txn.delete(long_name(origin, key), db=tables.long_names)
     if entry.inode:
         txn.delete(inode_key(entry.inode, origin, key), db=tables.inodes)

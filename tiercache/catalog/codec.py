@@ -6,9 +6,11 @@ The formats are part of the catalog's format number (``state.FORMAT``): change o
 from __future__ import annotations
 
 import struct
+from itertools import chain
+from typing import Any
 
 from tiercache.catalog.records import Copy, VersionRecord
-from tiercache.model import Entry, Kind, OriginId, Tier, VersionId
+from tiercache.model import Entry, Kind, Tier, VersionId
 
 # Entry header: flags, kind, etag length, link target length, number of xattrs, then the fixed fields of Entry in order.
 # Tail: etag, link target, then per xattr (name length, value length, name, value).
@@ -19,19 +21,21 @@ _ATTRIBUTES_KNOWN = 2
 
 # Version header: complete, number of copies, etag length, key length, blocks length, checksums length, size, origin.
 # Tail: copies, etag, key, blocks, checksums.
-_VERSION = struct.Struct("<BBHHIIQ8s")
-_COPY = struct.Struct("<BQqQ")
+_VERSION = "<BBHHIIQ8s"
+_COPY = "BQqQ"
+_COPIES_LIMIT = len(Tier)
+_VERSION_WITH = [struct.Struct(_VERSION + total * _COPY) for total in range(_COPIES_LIMIT + 1)]
+"""One struct for header and copies together, by the number of copies."""
+_COPY_FIELDS = [range(8, 8 + 4 * total, 4) for total in range(_COPIES_LIMIT + 1)]
+"""Where each copy's fields begin in what that struct unpacks."""
 
 # Tuples instead of ``Kind(n)`` and ``Entry(...)``: 4 times faster, and this is the path of every hit.
+_new: Any = tuple.__new__
 _KINDS = tuple(Kind)
 _TIERS = tuple(Tier)
 _NO_VERSION = VersionId(b"")
 _unpack_entry = _ENTRY.unpack_from
-_unpack_version = _VERSION.unpack_from
-_unpack_copy = _COPY.unpack_from
 _ENTRY_SIZE_BYTES = _ENTRY.size
-_VERSION_SIZE_BYTES = _VERSION.size
-_COPY_SIZE_BYTES = _COPY.size
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -85,7 +89,7 @@ def decode_entry(data: bytes) -> Entry:
     ) = _unpack_entry(data)
     etag_end = _ENTRY_SIZE_BYTES + etag_length
     target_end = etag_end + target_length
-    return tuple.__new__(
+    entry: Entry = _new(
         Entry,
         (
             _KINDS[kind],
@@ -100,13 +104,14 @@ def decode_entry(data: bytes) -> Entry:
             links,
             checked,
             version if flags & _HAS_VERSION else _NO_VERSION,
-            data[_ENTRY_SIZE_BYTES:etag_end].decode("utf-8", "surrogateescape"),
+            _text(data[_ENTRY_SIZE_BYTES:etag_end]),
             staged,
             flags & _ATTRIBUTES_KNOWN != 0,
             data[etag_end:target_end],
             _decode_xattrs(data, target_end, xattr_total) if xattr_total else (),
         ),
     )
+    return entry
 
 
 def _decode_xattrs(data: bytes, position: int, total: int) -> tuple[tuple[bytes, bytes], ...]:
@@ -123,42 +128,53 @@ def _decode_xattrs(data: bytes, position: int, total: int) -> tuple[tuple[bytes,
 def encode_version(record: VersionRecord) -> bytes:
     """The stored form of ``record``."""
     etag = record.etag.encode("utf-8", "surrogateescape")
-    header = _VERSION.pack(
+    copies = record.copies
+    header = _VERSION_WITH[len(copies)].pack(
         record.complete,
-        len(record.copies),
+        len(copies),
         len(etag),
         len(record.key),
         len(record.blocks),
         len(record.checksums),
         record.size_bytes,
         record.origin,
+        *chain.from_iterable(copies),
     )
-    copies = [_COPY.pack(*copy) for copy in record.copies]
-    return b"".join((header, *copies, etag, record.key, record.blocks, record.checksums))
+    return b"".join((header, etag, record.key, record.blocks, record.checksums))
 
 
 def decode_version(data: bytes) -> VersionRecord:
     """The record that ``encode_version`` stored."""
-    complete, copy_total, etag_length, key_length, blocks_length, _, size, origin = _unpack_version(data)
-    position = _VERSION_SIZE_BYTES
-    copies = []
-    for _ in range(copy_total):
-        tier, inode, ctime, run = _unpack_copy(data, position)
-        copies.append(tuple.__new__(Copy, (_TIERS[tier], inode, ctime, run)))
-        position += _COPY_SIZE_BYTES
-    key_start = position + etag_length
+    layout = _VERSION_WITH[data[1]]
+    fields = layout.unpack_from(data)
+    complete, copy_total, etag_length, key_length, blocks_length, _, size, origin = fields[:8]
+    etag_start = layout.size
+    key_start = etag_start + etag_length
     blocks_start = key_start + key_length
     checksums_start = blocks_start + blocks_length
-    return tuple.__new__(
+    record: VersionRecord = _new(
         VersionRecord,
         (
-            OriginId(origin),
+            origin,
             data[key_start:blocks_start],
-            data[position:key_start].decode("utf-8", "surrogateescape"),
+            _text(data[etag_start:key_start]),
             size,
             complete != 0,
-            tuple(copies),
+            tuple(
+                [
+                    _new(Copy, (_TIERS[fields[at]], fields[at + 1], fields[at + 2], fields[at + 3]))
+                    for at in _COPY_FIELDS[copy_total]
+                ]
+            ),
             data[blocks_start:checksums_start],
             data[checksums_start:],
         ),
     )
+    return record
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:  # rare, so the common case pays for no error handler
+        return data.decode("utf-8", "surrogateescape")

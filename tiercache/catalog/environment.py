@@ -29,10 +29,8 @@ _SMALLEST_MAP_BYTES = 64 * 1024**2
 Identity = tuple[int, int]
 if TYPE_CHECKING:
     Transaction = lmdb.Transaction[bytes]
-    LmdbEnvironment = lmdb.Environment[bytes]
-else:  # the C types take no parameter
+else:  # the C type takes no parameter
     Transaction = lmdb.Transaction
-    LmdbEnvironment = lmdb.Environment
 
 
 class Tables(NamedTuple):
@@ -60,7 +58,7 @@ class Environment:
         self.identity = identity
         self.writable = False
         self.users = 0
-        self.lmdb: LmdbEnvironment
+        self.lmdb: lmdb.Environment
         self.tables: Tables
 
     def open(self, *, write: bool, map_size_bytes: int) -> None:
@@ -149,7 +147,7 @@ def release(environment: Environment) -> None:
             environment.lmdb.close()
 
 
-def open_tables(env: LmdbEnvironment, *, create: bool) -> Tables:
+def open_tables(env: lmdb.Environment, *, create: bool) -> Tables:
     """Open every named database; lmdb.NotFoundError if one is missing and ``create`` is False."""
     return Tables._make(env.open_db(name.encode(), create=create) for name in Tables._fields)
 
@@ -170,7 +168,7 @@ def _translated(directory: Path) -> Iterator[None]:
         raise EngineUnreachable(f"{directory}: the catalog cannot be opened: {error}") from error
 
 
-def _open_lmdb(directory: Path, *, write: bool, map_size_bytes: int) -> LmdbEnvironment:
+def _open_lmdb(directory: Path, *, write: bool, map_size_bytes: int) -> lmdb.Environment:
     """Open with the largest map that the address space limit of this process (ulimit -v) allows."""
     size_bytes = map_size_bytes
     while True:

@@ -7,8 +7,6 @@ An LMDB key has at most 511 bytes, an object key up to 1,024, a POSIX path 4,096
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import xxhash
 
 from tiercache.errors import InvalidName, NameTooLong
@@ -17,13 +15,6 @@ from tiercache.model import Key, OriginId, join
 KEY_LIMIT_BYTES = 511
 LONGEST_KEY_BYTES = 0xFFFF
 _digest = xxhash.xxh3_128_digest
-
-
-class Slot(NamedTuple):
-    """Where a name is stored: in the table of short or of long names, and under which bytes."""
-
-    long: bool
-    stored: bytes
 
 
 def split(key: Key) -> tuple[Key, bytes]:
@@ -37,19 +28,23 @@ def split(key: Key) -> tuple[Key, bytes]:
     return parent, name
 
 
-def slot_of(origin: OriginId, key: Key) -> Slot:
-    """Where ``key`` is stored. InvalidName if it holds a NUL, NameTooLong over 65,535 bytes."""
+def short_name(origin: OriginId, key: Key) -> bytes:
+    """Where ``key`` is stored among the short names; empty if it is a long one. InvalidName for a NUL."""
     if b"\0" in key:
         raise InvalidName(f"{key!r}: a key holds no NUL byte")
     parent, slash, name = key.rpartition(b"/")
     if slash and not parent:
         name = key
     stored = origin + parent + b"\0" + name
-    if len(stored) <= KEY_LIMIT_BYTES:
-        return Slot(False, stored)
+    return stored if len(stored) <= KEY_LIMIT_BYTES else b""
+
+
+def long_name(origin: OriginId, key: Key) -> bytes:
+    """Where ``key`` is stored in the table of long names. NameTooLong over 65,535 bytes."""
     if len(key) > LONGEST_KEY_BYTES:
         raise NameTooLong(f"a key of {len(key)} bytes is over the limit of {LONGEST_KEY_BYTES}")
-    return Slot(True, origin + _digest(parent) + _digest(name))
+    parent, name = split(key)
+    return origin + _digest(parent) + _digest(name)
 
 
 def short_children(origin: OriginId, directory: Key) -> bytes:

@@ -13,8 +13,9 @@ from tiercache.catalog.names import (
     key_of_short,
     listing_key,
     long_children,
+    long_name,
     short_children,
-    slot_of,
+    short_name,
     split,
 )
 from tiercache.catalog.records import VersionRecord
@@ -23,10 +24,10 @@ from tiercache.model import Entry, Key, Kind, OriginId, VersionId
 
 def find_value(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> bytes | None:
     """The stored form of an entry."""
-    long, stored = slot_of(origin, key)
-    if not long:
-        return txn.get(stored, db=tables.names)
-    value = txn.get(stored, db=tables.long_names)
+    stored = short_name(origin, key)
+    if stored:
+        return txn.get(stored, None, tables.names)
+    value = txn.get(long_name(origin, key), None, tables.long_names)
     return None if value is None else unwrap(value)[1]
 
 
@@ -54,15 +55,14 @@ def find_version(txn: Transaction, tables: Tables, version: VersionId) -> Versio
 
 
 def resolve(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> tuple[Entry, VersionRecord | None] | None:
-    """Entry and version record of ``key``: the path of every hit, so it repeats ``find_entry`` in line."""
-    long, stored = slot_of(origin, key)
-    value = find_value(txn, tables, origin, key) if long else txn.get(stored, db=tables.names)
+    """Entry and version record of ``key``: the path of every hit."""
+    value = find_value(txn, tables, origin, key)
     if value is None:
         return None
     entry = decode_entry(value)
     if not entry.version:
         return entry, None
-    value = txn.get(entry.version, db=tables.versions)
+    value = txn.get(entry.version, None, tables.versions)
     return entry, None if value is None else decode_version(value)
 
 

@@ -73,6 +73,10 @@ class Catalog(CatalogReader):
             self._inode_limit = 0
             raise
 
+    def resolve(self, origin: OriginId, key: Key) -> tuple[Entry, VersionRecord | None] | None:
+        """As the reader's; inside a batch it sees the batch's changes."""
+        return super().resolve(origin, key) if self._transaction is None else self._read(queries.resolve, origin, key)
+
     def put_entry(self, origin: OriginId, key: Key, entry: Entry) -> None:
         """Set what a name stands for. InvalidName for a NUL in the key."""
         self._write(changes.put_entry, origin, key, entry)
