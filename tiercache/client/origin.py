@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
 from tiercache.client.connection import Connection
-from tiercache.client.local import Attachment
+from tiercache.client.local import Attachment, Found
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.errors import Absent, Broken, Changed
@@ -185,13 +185,19 @@ class RemoteOrigin:
             offset, stop = _slice(start, end, reader.size)
             return reader.pread(offset, stop - offset)
 
-    def open_read(self, key: Key) -> Reader:
-        """Open the newest version; a small one is brought in whole, a large one as it is read. Absent, IsDirectory."""
+    def open_local(self, key: Key) -> Found | None:
+        """A descriptor of a local file with all bytes of the newest version, or None: then ``open_read`` can tell. The
+        shortest way to a warm file; the caller closes the descriptor."""
         client = self._client
         found = client.copies().open(self._attachment, key)
+        if found is not None and found.tier is not None:
+            client.touch(found.entry.version, found.tier)
+        return found
+
+    def open_read(self, key: Key) -> Reader:
+        """Open the newest version; a small one is brought in whole, a large one as it is read. Absent, IsDirectory."""
+        found = self.open_local(key)
         if found is not None:
-            if found.tier is not None:
-                client.touch(found.entry.version, found.tier)
             inode = 0  # a whole file is never compared again
             file: LocalFile | None = LocalFile(found.descriptor, inode=inode, whole=True)
             return Reader(self, key, found.entry, size_bytes=found.size_bytes, file=file)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
 from tiercache.client.connection import Connection
-from tiercache.errors import Broken, EngineUnreachable, InvalidArgument, NoSpace, TierCacheError, errno_of
+from tiercache.errors import Broken, EngineUnreachable, InvalidArgument, NoSpace, TierCacheError, errno_of, os_error
 from tiercache.model import Entry, Key
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Writer:
 
 
 class StagedIO(io.RawIOBase):
-    """A raw file over a writer."""
+    """A raw file over a writer; as a file object it raises OSError where the writer raises the domain's errors."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -228,12 +228,18 @@ class StagedIO(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         self._check()
-        return self._writer.write(data)
+        try:
+            return self._writer.write(data)
+        except TierCacheError as error:
+            raise os_error(error, self._writer.path) from error
 
     def truncate(self, size: int | None = None, /) -> int:
         self._check()
         size = self._writer.tell() if size is None else size
-        self._writer.truncate(size)
+        try:
+            self._writer.truncate(size)
+        except TierCacheError as error:
+            raise os_error(error, self._writer.path) from error
         return size
 
     def _check(self) -> None:
