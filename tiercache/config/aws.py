@@ -1,4 +1,4 @@
-"""The standard AWS variables of the process that asks, since the engine that reads the bucket may have been started elsewhere."""
+"""The standard AWS variables of the process that asks: the engine that reads the bucket may have others."""
 
 from __future__ import annotations
 
