@@ -1,0 +1,193 @@
+"""The cache: bytes of versions from the nearest tier that has them, else from the origin, which fills the tiers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import trio
+
+from tiercache.cache.copies import Copies
+from tiercache.cache.fetch import Fetcher
+from tiercache.cache.fill import Filler
+from tiercache.cache.move import adopt, rebind
+from tiercache.cache.opening import Opened, Openings
+from tiercache.cache.overflow import Overflow
+from tiercache.cache.promote import Promoter
+from tiercache.cache.reader import Reader
+from tiercache.cache.recovery import Recovered, recover
+from tiercache.cache.state import VersionStates
+from tiercache.cache.verify import Verifier
+from tiercache.cache.words import Location, VersionRef
+from tiercache.catalog import Catalog
+from tiercache.config import FetchConfig
+from tiercache.metrics import Metrics
+from tiercache.model import Key, OriginId, VersionId
+from tiercache.origins.base import Origin
+from tiercache.tier import FileTier
+
+TRIM_INTERVAL_S = 1.0
+
+
+class Cache:
+    """Tiers, catalog and fetches of one engine. All methods are called from the engine's trio thread.
+
+    Errors of a tier are misses. Errors of an origin (Absent, Denied, Busy, Changed, Broken) reach every reader that
+    waits for the bytes, and are never remembered. Nothing but the exact bytes of a version is ever returned.
+    Fetches run in ``nursery`` and never fail it; its cancellation ends the cache.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tiers: Sequence[FileTier],
+        *,
+        fetch: FetchConfig,
+        metrics: Metrics,
+        nursery: trio.Nursery,
+        run_id: int,
+        verify: Literal["open", "read"] = "open",
+    ) -> None:
+        by_speed = {tier.tier: tier for tier in sorted(tiers, key=lambda tier: tier.tier)}
+        self._trusting = verify == "open"
+        self._copies = Copies(catalog, by_speed, metrics=metrics, run_id=run_id, trusted=self._trusting)
+        self._states = VersionStates(self._copies.load)
+        self._copies.on_lost = self._states.reset
+        self._overflow = Overflow()
+        filler = Filler(self._copies, self._overflow, metrics=metrics)
+        self._fetcher = Fetcher(self._copies, self._states, filler, fetch=fetch, metrics=metrics, nursery=nursery)
+        self._verifier = Verifier(self._copies, self._states, nursery=nursery)
+        self._promoter = Promoter(self._copies, metrics=metrics, nursery=nursery)
+        self._openings = Openings(self._fetcher, metrics=metrics, nursery=nursery)
+        self._reader = Reader(
+            self._copies,
+            self._states,
+            self._fetcher,
+            self._verifier,
+            self._promoter,
+            self._overflow,
+            metrics=metrics,
+            trusting=self._trusting,
+        )
+        self._pins: Counter[VersionId] = Counter()
+        for tier in by_speed.values():
+            tier.is_pinned = self._is_pinned
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def locate(self, version: VersionRef) -> Location | None:
+        """The fastest complete copy whose bytes this run has checked. One catalog lookup and one stat, no thread.
+
+        Always None with ``verify="read"``.
+        """
+        return self._copies.locate(version)
+
+    async def locate_verified(self, version: VersionRef) -> Location | None:
+        """As ``locate``, but compares a complete copy of an earlier run with its checksums first, in a thread."""
+        location = self._copies.locate(version)
+        if location is not None or not self._trusting:
+            return location
+        with self._states.use(version) as state:
+            if state.unverified:
+                await self._verifier.check(version, state, range(state.residency.block_count))
+        return self._copies.locate(version)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def read(self, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
+        """Bytes of a version from anywhere; fewer than ``length`` only at the end of the object.
+
+        A hit does not touch a thread (up to 4 MiB) and does not yield to the scheduler.
+        """
+        length = min(length, version.size_bytes - offset)
+        return await self._reader.read(version, offset, length) if length > 0 else b""
+
+    async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
+        """Bring the blocks of a range into a file that the caller may then read by itself, at the object's own offsets.
+
+        The caller opens it, compares the inode, and falls back to ``read`` if it is another. None when the blocks
+        cannot be kept (too large, not admitted, no tier works, ``verify="read"``): then ``read`` gives the bytes.
+        """
+        if not self._trusting:
+            return None
+        if not version.size_bytes:
+            await self._fetcher.keep(version, memoryview(b""))
+            return await self.locate_verified(version)
+        return await self._reader.ensure(version, offset, min(length, version.size_bytes - offset))
+
+    async def ensure_small(self, origin: Origin, origin_id: OriginId, key: Key, limit: int) -> Opened:
+        """Describe a name and, if it is a file of at most ``limit`` bytes, fetch and keep it: one round trip.
+
+        The stat, the version, and the bytes (None for a larger object or another kind of name).
+        """
+        return await self._openings.open(origin, origin_id, key, limit)
+
+    def prefetch(self, version: VersionRef, offset: int, length: int) -> int | None:
+        """Send for what is missing of a range that nobody waits for; the number of bytes sent for.
+
+        None, and nothing was done, when it would be in the way of fetches that somebody waits for.
+        """
+        if self._fetcher.busy:
+            return None
+        return self._reader.prefetch(version, offset, min(length, version.size_bytes - offset))
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def adopt(self, version: VersionRef, path: str, checksums: bytes) -> bool:
+        """Rename a file with all bytes of a version into the NVMe tier (same disk) as a complete, checked copy.
+
+        ``checksums`` as ``tiercache.checksum.block_checksums`` makes them. False if the tier does not take it; what is
+        left at ``path`` is the caller's to unlink.
+        """
+        return adopt(self._copies, version, path, checksums)
+
+    def rebind(self, old: VersionId, new: VersionRef) -> None:
+        """The bytes of ``old`` got another etag (their metadata changed): they are those of ``new`` from now on."""
+        rebind(self._copies, old, new)
+
+    def touched(self, versions: Iterable[VersionId]) -> None:
+        """Clients read these complete copies by themselves."""
+        for version in versions:
+            for tier in self._copies.tiers.values():
+                tier.policy.access(version)
+            record = self._copies.catalog.version(version)
+            if record is not None and record.complete:
+                self._promoter.consider(version, record.size_bytes)
+
+    def drop(self, version: VersionId) -> None:
+        """Forget a version and its files, because it is of no use any more; readers that have them open go on."""
+        self._copies.drop(version)
+        self._overflow.drop(version)
+
+    @contextmanager
+    def pin(self, version: VersionId) -> Iterator[None]:
+        """While this lasts the version is not evicted (damage and ``drop`` still remove it)."""
+        self._pins[version] += 1
+        try:
+            yield
+        finally:
+            self._pins[version] -= 1
+            if not self._pins[version]:
+                del self._pins[version]
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> Recovered:
+        """Bring records and files that an earlier run left in step; once, before the first read."""
+        return await recover(self._copies)
+
+    async def run_trimmer(self, interval_s: float = TRIM_INTERVAL_S) -> None:
+        """Keep the free-space floor while others fill the disk; a service that runs until it is cancelled."""
+        while True:
+            await trio.sleep(interval_s)
+            for tier in self._copies.tiers.values():
+                tier.trim()
+
+    def close(self) -> None:
+        """Close the descriptors. The nursery is the caller's to end, before."""
+        self._copies.files.close_all()
+
+    def _is_pinned(self, version: VersionId) -> bool:
+        return version in self._pins or self._states.is_in_flight(version) or self._promoter.is_running(version)

@@ -1,0 +1,240 @@
+"""The copies of versions: the catalog's records and the tiers' files, kept in step.
+
+Order that keeps a crash honest: a record is written after the bytes, and removed before the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tiercache.cache.open_files import OpenFile, OpenFiles
+from tiercache.cache.residency import Residency
+from tiercache.cache.state import VersionState
+from tiercache.cache.words import Location, VersionRef
+from tiercache.catalog import Catalog, Copy, VersionRecord
+from tiercache.metrics import Metrics
+from tiercache.model import Tier, VersionId
+from tiercache.tier import FileIdentity, FileTier
+from tiercache.tier.files import open_for_read
+
+log = logging.getLogger(__name__)
+
+
+class Copies:
+    """Finds, records and drops copies. ``on_lost`` is told when the NVMe file of a version is gone."""
+
+    def __init__(
+        self, catalog: Catalog, tiers: Mapping[Tier, FileTier], *, metrics: Metrics, run_id: int, trusted: bool
+    ) -> None:
+        self.catalog = catalog
+        self.tiers = tiers
+        self.run_id = run_id
+        self.stamp = run_id if trusted else 0
+        """What a copy that we wrote or checked is stamped with. With ``verify="read"`` nothing is ever trusted, so that
+        no client reads a file by itself."""
+        self.on_lost: Callable[[VersionId], None] = lambda version: None
+        self.files = OpenFiles()
+        self._metrics = metrics
+        for tier in tiers.values():
+            tier.on_evict = partial(self._unrecord, tier=tier.tier)
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def locate(self, version: VersionRef) -> Location | None:
+        """A complete copy whose bytes this run has checked and whose file is unchanged since."""
+        record = self.catalog.version(version.id)
+        if record is None or not record.complete:
+            return None
+        for copy in record.copies:
+            if copy.verified_run != self.run_id or copy.tier not in self.tiers:
+                continue
+            path = self.tiers[copy.tier].path(version.id)
+            if self._unchanged(version, copy, path):
+                return Location(path, copy.inode, copy.tier)
+        return None
+
+    def open(self, version: VersionRef) -> OpenFile | None:
+        """A descriptor of a located copy; it stays ours and is good until the next call of this object."""
+        file = self.files.get(version.id)
+        if file is not None:
+            if os.fstat(file.fd).st_ctime_ns == file.identity.ctime_ns:
+                return file
+            self.files.close(version.id)
+        location = self.locate(version)
+        return None if location is None else self._open(version, location)
+
+    def open_partial(self, version: VersionRef, state: VersionState) -> OpenFile | None:
+        """A descriptor of the file that is being filled, None (and doubts raised) when it is not as we left it."""
+        file = self.files.get(version.id) or self._open(version, self.partial_location(version, state))
+        if file is None:
+            return None
+        found = FileIdentity.of(os.fstat(file.fd))
+        if found.inode != state.inode:
+            self.damaged(version.id, Tier.NVME, "another file is in its place")
+            return None
+        if not state.in_flight and state.written_ns and found.ctime_ns != state.written_ns:
+            state.doubt()
+            return None
+        return file
+
+    def partial_location(self, version: VersionRef, state: VersionState) -> Location:
+        return Location(self.tiers[Tier.NVME].path(version.id), state.inode, Tier.NVME)
+
+    def is_complete(self, version: VersionId) -> bool:
+        """Whether a complete copy is recorded, checked or not."""
+        record = self.catalog.version(version)
+        return record is not None and record.complete
+
+    def first_complete(self, version: VersionRef) -> tuple[Tier, Residency] | None:
+        """The fastest complete copy, checked or not, with the checksums to check it."""
+        record = self.catalog.version(version.id)
+        if record is None or not record.complete or record.size_bytes != version.size_bytes:
+            return None
+        tier = next((copy.tier for copy in record.copies if copy.tier in self.tiers), None)
+        if tier is None:
+            return None
+        return tier, Residency.recorded(version.size_bytes, complete=True, blocks=b"", checksums=record.checksums)
+
+    def load(self, version: VersionRef) -> VersionState:
+        """The state of a version as its record tells it; a file that cannot be the recorded one is dropped.
+
+        Each fill changes the ctime of an incomplete file and the record follows a moment later, so after a crash only
+        its inode and size can be compared; its blocks, like those of every file of an earlier run, are checked by
+        checksum at their first use.
+        """
+        state = VersionState(version.size_bytes)
+        record = self.catalog.version(version.id)
+        copy = copy_in(record, Tier.NVME)
+        if record is None or copy is None or Tier.NVME not in self.tiers:
+            return state
+        found = self._identity(self.tiers[Tier.NVME].path(version.id))
+        fits = found is not None and found.size_bytes == version.size_bytes == record.size_bytes
+        if found is None or not fits or not (record.complete or found.inode == copy.inode):
+            self.damaged(version.id, Tier.NVME, "its file is gone, cut or replaced")
+            return state
+        state.residency = Residency.recorded(
+            version.size_bytes, complete=record.complete, blocks=record.blocks, checksums=record.checksums
+        )
+        state.inode = found.inode
+        state.unverified = record.complete and self.stamp != 0
+        if state.residency.empty and version.size_bytes:
+            self.damaged(version.id, Tier.NVME, "its checksums are unknown")
+            state.reset()
+        return state
+
+    # --- recording ----------------------------------------------------------------------------------------------
+
+    def record(self, version: VersionRef, *, complete: bool, residency: Residency, copies: list[Copy]) -> None:
+        """Write down new copies; a copy in another tier is kept as long as all are complete."""
+        old = self.catalog.version(version.id)
+        if old is not None and complete and old.complete:
+            copies = copies + [copy for copy in old.copies if copy.tier not in {new.tier for new in copies}]
+        new = VersionRecord(
+            origin=version.origin_id,
+            key=version.key,
+            etag=version.etag,
+            size_bytes=version.size_bytes,
+            complete=complete,
+            copies=tuple(sorted(copies)),
+            blocks=b"" if complete else residency.blocks,
+            checksums=residency.checksums,
+        )
+        self.catalog.put_version(version.id, new)
+        if complete:
+            self.files.close(version.id)  # it remembers the identity of the file while it was filled
+
+    def verified(self, version: VersionId, identity: FileIdentity) -> None:
+        """All bytes of the complete NVMe copy were compared with their checksums."""
+        record = self.catalog.version(version)
+        if record is None or not record.complete:
+            return
+        checked = Copy(Tier.NVME, identity.inode, identity.ctime_ns, self.stamp)
+        others = [copy for copy in record.copies if copy.tier != Tier.NVME]
+        self.catalog.put_version(version, record._replace(copies=tuple(sorted([*others, checked]))))
+        self.files.close(version)
+
+    # --- dropping -----------------------------------------------------------------------------------------------
+
+    def damaged(self, version: VersionId, tier: Tier, why: str) -> None:
+        """A copy has wrong bytes: drop it, count it; the next read fetches it again."""
+        self._metrics.damaged.labels(tier=tier.label).inc()
+        log.warning("%s tier: dropped the copy %s: %s", tier.label, version.hex(), why)
+        self.drop_copy(version, tier)
+
+    def drop_copy(self, version: VersionId, tier: Tier) -> None:
+        """Forget one copy and remove its file."""
+        self._unrecord(version, tier)
+        if tier in self.tiers:
+            self.tiers[tier].drop(version)
+
+    def drop(self, version: VersionId) -> None:
+        """Forget a version in every tier."""
+        self.catalog.drop_version(version)
+        self.files.close(version)
+        self.on_lost(version)
+        for tier in self.tiers.values():
+            tier.drop(version)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _unrecord(self, version: VersionId, tier: Tier) -> None:
+        record = self.catalog.version(version)
+        if record is not None:
+            left = tuple(copy for copy in record.copies if copy.tier != tier)
+            if left and record.complete:
+                self.catalog.put_version(version, record._replace(copies=left))
+            else:
+                self.catalog.drop_version(version)
+        file = self.files.get(version)
+        if file is not None and file.tier == tier:
+            self.files.close(version)
+        if tier == Tier.NVME:
+            self.on_lost(version)
+
+    def _unchanged(self, version: VersionRef, copy: Copy, path: str) -> bool:
+        found = self._identity(path)
+        if found == (copy.inode, copy.ctime_ns, version.size_bytes):
+            return True
+        if found is None or copy.tier == Tier.RAM or found.size_bytes != version.size_bytes:
+            self.damaged(version.id, copy.tier, "its file is gone, cut or replaced")
+        else:
+            # Somebody touched the file (a backup, chmod, or worse): its checksums decide.
+            self._distrust(version.id)
+        return False
+
+    def _distrust(self, version: VersionId) -> None:
+        record = self.catalog.version(version)
+        if record is not None:
+            copies = (copy._replace(verified_run=0) if copy.tier == Tier.NVME else copy for copy in record.copies)
+            self.catalog.put_version(version, record._replace(copies=tuple(copies)))
+
+    def _identity(self, path: str) -> FileIdentity | None:
+        try:
+            return FileIdentity.of(os.lstat(path))
+        except OSError:
+            return None
+
+    def _open(self, version: VersionRef, location: Location) -> OpenFile | None:
+        try:
+            fd = open_for_read(location.path)
+        except OSError as error:
+            self.tiers[location.tier].failed(error, "opening a file")
+            self.drop_copy(version.id, location.tier)
+            return None
+        file = OpenFile(fd, FileIdentity.of(os.fstat(fd)), location.tier)
+        if file.identity.inode != location.inode:
+            os.close(fd)
+            self.damaged(version.id, location.tier, "another file is in its place")
+            return None
+        self.files.put(version.id, file)
+        return file
+
+
+def copy_in(record: VersionRecord | None, tier: Tier) -> Copy | None:
+    """The copy in one tier, if there is one."""
+    if record is None:
+        return None
+    return next((copy for copy in record.copies if copy.tier == tier), None)

@@ -1,0 +1,107 @@
+"""A flight: one extent on its way from the origin, and an assembly: one reader's bytes, put together from flights."""
+
+from __future__ import annotations
+
+import trio
+
+from tiercache.errors import TierCacheError
+from tiercache.model import BLOCK_SIZE_BYTES
+
+
+class Assembly:
+    """The bytes that one reader wants. Flights hand their bytes over as they land, so none has to keep them.
+
+    With ``wanted=False`` it only waits (for residency) and keeps nothing.
+    """
+
+    __slots__ = ("_buffer", "_done", "_error", "_filled_bytes", "_flights", "_wanted", "_whole", "length", "offset")
+
+    def __init__(self, offset: int, length: int, *, wanted: bool = True) -> None:
+        self.offset = offset
+        self.length = length
+        self._wanted = wanted
+        self._whole: memoryview | None = None
+        self._buffer: bytearray | None = None
+        self._filled_bytes = 0
+        self._flights: set[Flight] = set()
+        self._error: TierCacheError | None = None
+        self._done = trio.Event()
+
+    def expect(self, flight: Flight) -> None:
+        """Some of the bytes come with this flight."""
+        if flight not in self._flights:
+            self._flights.add(flight)
+            flight.listeners.append(self)
+
+    def put(self, offset: int, data: bytes | memoryview) -> None:
+        """Take over what is wanted of the object's bytes that start at ``offset``."""
+        start, stop = max(self.offset, offset), min(self.offset + self.length, offset + len(data))
+        if not self._wanted or start >= stop:
+            return
+        part = memoryview(data)[start - offset : stop - offset]
+        self._filled_bytes += len(part)
+        if len(part) == self.length and len(data) <= 2 * self.length:
+            self._whole = part  # no copy; but a small read must not keep a large extent alive
+            return
+        if self._buffer is None:
+            self._buffer = bytearray(self.length)
+        self._buffer[start - self.offset : stop - self.offset] = part
+
+    def landed(self, flight: Flight, data: memoryview) -> None:
+        self.put(flight.offset, data)
+        self._flights.discard(flight)
+        if not self._flights:
+            self._done.set()
+
+    def failed(self, flight: Flight, error: TierCacheError) -> None:
+        self._flights.discard(flight)
+        self._error = self._error or error
+        self._done.set()
+
+    async def wait(self) -> None:
+        """Until every expected flight landed. Raises the error of the first that failed."""
+        try:
+            if self._flights and self._error is None:
+                await self._done.wait()
+        finally:
+            self.abandon()
+        if self._error is not None:
+            # Each reader gets its own exception: one object raised in several tasks would mix their tracebacks.
+            raise type(self._error)(*self._error.args) from self._error
+
+    def abandon(self) -> None:
+        """Expect nothing more: the flights go on for others, or for the cache."""
+        for flight in self._flights:
+            flight.listeners.remove(self)
+        self._flights.clear()
+
+    def result(self) -> memoryview:
+        """All wanted bytes, read-only."""
+        assert self._filled_bytes == self.length, "every wanted byte was put exactly once"
+        if self._whole is not None:
+            return self._whole.toreadonly()
+        return memoryview(self._buffer or b"").toreadonly()
+
+
+class Flight:
+    """The blocks ``blocks`` of one version on their way. It ends exactly once: it lands or it fails."""
+
+    __slots__ = ("blocks", "length", "listeners", "offset")
+
+    def __init__(self, blocks: range, size_bytes: int) -> None:
+        self.blocks = blocks
+        self.offset = blocks.start * BLOCK_SIZE_BYTES
+        self.length = min(blocks.stop * BLOCK_SIZE_BYTES, size_bytes) - self.offset
+        self.listeners: list[Assembly] = []
+
+    def land(self, data: memoryview) -> None:
+        """Hand the bytes to everybody who waits."""
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.landed(self, data)
+
+    def fail(self, error: TierCacheError) -> None:
+        """Tell everybody who waits. Nothing is remembered: the next reader asks the origin again."""
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.failed(self, error)

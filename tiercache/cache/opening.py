@@ -1,0 +1,74 @@
+"""Openings: an unknown object is described and, when small, fetched in one round trip, shared by all who open it."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from tiercache.cache.fetch import Fetcher
+from tiercache.cache.words import VersionRef, version_ref
+from tiercache.errors import Broken, Busy, TierCacheError
+from tiercache.metrics import Metrics
+from tiercache.model import Key, Kind, ObjectStat, OriginId
+from tiercache.origins.base import Origin
+
+log = logging.getLogger(__name__)
+
+Opened = tuple[ObjectStat, VersionRef, memoryview | None]
+_Name = tuple[OriginId, Key, int]
+
+
+class _Opening:
+    __slots__ = ("done", "outcome")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.outcome: Opened | TierCacheError = Busy("the engine stops")
+
+
+class Openings:
+    """One whole GET per name at a time. Its answer is never remembered: only its bytes are, under their version."""
+
+    def __init__(self, fetcher: Fetcher, *, metrics: Metrics, nursery: trio.Nursery) -> None:
+        self._fetcher = fetcher
+        self._nursery = nursery
+        self._count_misses = metrics.misses
+        self._count_bytes = metrics.read_bytes.labels(tier="origin")
+        self._openings: dict[_Name, _Opening] = {}
+
+    async def open(self, origin: Origin, origin_id: OriginId, key: Key, limit_bytes: int) -> Opened:
+        name = (origin_id, key, limit_bytes)
+        opening = self._openings.get(name)
+        if opening is None:
+            opening = self._openings[name] = _Opening()
+            self._nursery.start_soon(self._run, origin, name, opening)
+        await opening.done.wait()
+        if isinstance(opening.outcome, TierCacheError):
+            raise type(opening.outcome)(*opening.outcome.args) from opening.outcome
+        return opening.outcome
+
+    async def _run(self, origin: Origin, name: _Name, opening: _Opening) -> None:
+        try:
+            opening.outcome = await self._open(origin, name)
+        except TierCacheError as error:
+            opening.outcome = error
+        except Exception as error:
+            log.exception("opening %r failed in an unforeseen way", name[1])
+            opening.outcome = Broken(f"{name[1]!r}: {error}")
+        finally:
+            del self._openings[name]
+            opening.done.set()
+
+    async def _open(self, origin: Origin, name: _Name) -> Opened:
+        origin_id, key, limit_bytes = name
+        stat, data = await self._fetcher.request(limit_bytes, lambda: origin.read_whole(key, limit_bytes))
+        version = version_ref(origin, origin_id, stat)
+        if data is None or stat.kind != Kind.FILE:
+            return stat, version, None
+        if len(data) != stat.size_bytes:
+            raise Broken(f"{key!r}: {len(data)} bytes came of an object of {stat.size_bytes}")
+        self._count_misses.inc()
+        self._count_bytes.inc(len(data))
+        await self._fetcher.keep(version, data)
+        return stat, version, data.toreadonly()

@@ -1,0 +1,213 @@
+"""Reads: from a complete copy, else block by block from what is resident, in flight, in memory or at the origin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import trio
+
+from tiercache.cache.copies import Copies
+from tiercache.cache.fetch import Fetcher
+from tiercache.cache.flight import Assembly
+from tiercache.cache.overflow import Overflow
+from tiercache.cache.promote import Promoter
+from tiercache.cache.residency import blocks_of, runs
+from tiercache.cache.state import VersionState, VersionStates
+from tiercache.cache.verify import Verifier
+from tiercache.cache.words import Location, VersionRef
+from tiercache.metrics import Metrics
+from tiercache.model import BLOCK_SIZE_BYTES, Tier
+from tiercache.tier import read_extent
+
+INLINE_READ_BYTES = 4 * 1024 * 1024
+"""Up to this length resident bytes are read in the engine's thread: a hop to another one costs more than the copy."""
+MAX_ATTEMPTS = 4
+"""How often a read starts again because a file turned out to be bad; then it goes past the tiers."""
+
+
+class Reader:
+    """Puts the bytes of one read together. ``trusting`` is False with ``verify="read"``."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        states: VersionStates,
+        fetcher: Fetcher,
+        verifier: Verifier,
+        promoter: Promoter,
+        overflow: Overflow,
+        *,
+        metrics: Metrics,
+        trusting: bool,
+    ) -> None:
+        self._copies = copies
+        self._states = states
+        self._fetcher = fetcher
+        self._verifier = verifier
+        self._promoter = promoter
+        self._overflow = overflow
+        self._trusting = trusting
+        self._count_misses = metrics.misses
+        self._count_hits = {tier: metrics.hits.labels(tier=tier.label) for tier in Tier}
+        self._count_bytes = {tier: metrics.read_bytes.labels(tier=tier.label) for tier in Tier}
+        self._count_origin_bytes = metrics.read_bytes.labels(tier="origin")
+
+    async def read(self, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
+        """``length`` bytes that lie inside the object."""
+        data = await self._read_complete(version, offset, length)
+        return data if data is not None else await self._read_blocks(version, offset, length)
+
+    async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
+        """Make a range resident in a file; see Cache.ensure."""
+        location = self._copies.locate(version)
+        if location is not None:
+            self._hit(version, location.tier, 0)
+            return location
+        nvme = self._copies.tiers.get(Tier.NVME)
+        if nvme is None or not nvme.takes(version.size_bytes):
+            return None
+        blocks = blocks_of(offset, length)
+        with self._states.use(version) as state:
+            await self._verifier.check(version, state, blocks)
+            self._count(version, state, blocks, 0)
+            if any(not state.residency.has(block) and self._overflow.get(version.id, block) for block in blocks):
+                return None  # it was fetched a moment ago and could not be kept
+            assembly = Assembly(offset, length, wanted=False)
+            self._send_for(version, state, blocks, assembly)
+            await assembly.wait()
+            location = self._copies.locate(version)
+            if location is None and all(state.residency.has(block) for block in blocks):
+                return self._copies.partial_location(version, state)
+            return location
+
+    def prefetch(self, version: VersionRef, offset: int, length: int) -> int:
+        """Send for what is missing of a range; the number of bytes sent for."""
+        if self._copies.is_complete(version.id):
+            return 0
+        with self._states.use(version) as state:
+            missing = [block for block in blocks_of(offset, length) if self._is_missing(version, state, block)]
+            sent = [self._fetcher.start(version, state, run) for run in runs(missing, self._fetcher.blocks_per_request)]
+            return sum(flight.length for flight in sent)
+
+    # --- complete copies ----------------------------------------------------------------------------------------
+
+    async def _read_complete(self, version: VersionRef, offset: int, length: int) -> bytes | None:
+        if not self._trusting:
+            return await self._read_complete_checked(version, offset, length)
+        while (file := self._copies.open(version)) is not None:
+            data = await self._pread(version, file.fd, file.tier, offset, length)
+            if data is not None:
+                self._hit(version, file.tier, length)
+                return data
+        return None
+
+    async def _read_complete_checked(self, version: VersionRef, offset: int, length: int) -> bytes | None:
+        while (found := self._copies.first_complete(version)) is not None:
+            tier, residency = found
+            data = await self._verifier.read_checked(version, tier, residency, offset, length)
+            if data is not None:
+                self._hit(version, tier, length)
+                return data
+        return None
+
+    async def _pread(self, version: VersionRef, fd: int, tier: Tier, offset: int, length: int) -> bytes | None:
+        """Resident bytes; None after dropping a copy that cannot give them."""
+        try:
+            if length <= INLINE_READ_BYTES:
+                data = read_extent(fd, offset, length)
+            else:
+                data = await trio.to_thread.run_sync(_read_and_close, os.dup(fd), offset, length)
+        except OSError as error:
+            self._copies.tiers[tier].failed(error, "reading a file")
+            self._copies.drop_copy(version.id, tier)
+            return None
+        if len(data) != length:
+            self._copies.damaged(version.id, tier, "its file is cut")
+            return None
+        return data
+
+    # --- blocks -------------------------------------------------------------------------------------------------
+
+    async def _read_blocks(self, version: VersionRef, offset: int, length: int) -> memoryview:
+        blocks = blocks_of(offset, length)
+        with self._states.use(version) as state:
+            for attempt in range(MAX_ATTEMPTS):
+                await self._verifier.check(version, state, blocks)
+                if not attempt:
+                    self._count(version, state, blocks, length)
+                assembly = Assembly(offset, length)
+                try:
+                    resident = [block for block in blocks if state.residency.has(block)]
+                    self._send_for(version, state, blocks, assembly)
+                    if await self._put_resident(version, state, resident, assembly):
+                        await assembly.wait()
+                        return assembly.result()
+                finally:
+                    assembly.abandon()
+        data = await self._fetcher.request(
+            length, lambda: version.origin.read(version.key, offset, length, version.etag)
+        )
+        return data.toreadonly()
+
+    def _send_for(self, version: VersionRef, state: VersionState, blocks: range, assembly: Assembly) -> None:
+        """Everything that is not in the file: join what is in flight, take what is in memory, fetch the rest."""
+        missing: list[int] = []
+        for block in blocks:
+            if state.residency.has(block):
+                continue
+            if block in state.in_flight:
+                assembly.expect(state.in_flight[block])
+            elif (data := self._overflow.get(version.id, block)) is not None:
+                assembly.put(block * BLOCK_SIZE_BYTES, data)
+            else:
+                missing.append(block)
+        for run in runs(missing, self._fetcher.blocks_per_request):
+            assembly.expect(self._fetcher.start(version, state, run))
+
+    async def _put_resident(
+        self, version: VersionRef, state: VersionState, resident: Iterable[int], assembly: Assembly
+    ) -> bool:
+        for run in runs(resident, self._fetcher.blocks_per_request):
+            start = max(assembly.offset, run.start * BLOCK_SIZE_BYTES)
+            length = min(assembly.offset + assembly.length, run.stop * BLOCK_SIZE_BYTES) - start
+            data = await self._read_resident(version, state, start, length)
+            if data is None:
+                return False
+            assembly.put(start, data)
+        return True
+
+    async def _read_resident(self, version: VersionRef, state: VersionState, offset: int, length: int) -> bytes | None:
+        if not self._trusting:
+            return await self._verifier.read_checked(version, Tier.NVME, state.residency, offset, length)
+        file = self._copies.open_partial(version, state)
+        return None if file is None else await self._pread(version, file.fd, Tier.NVME, offset, length)
+
+    def _is_missing(self, version: VersionRef, state: VersionState, block: int) -> bool:
+        return not state.has_or_awaits(block) and self._overflow.get(version.id, block) is None
+
+    # --- accounts -----------------------------------------------------------------------------------------------
+
+    def _hit(self, version: VersionRef, tier: Tier, length: int) -> None:
+        self._count_hits[tier].inc()
+        self._count_bytes[tier].inc(length)
+        for files in self._copies.tiers.values():
+            files.policy.access(version.id)
+        if tier != Tier.RAM:
+            self._promoter.consider(version.id, version.size_bytes)
+
+    def _count(self, version: VersionRef, state: VersionState, blocks: range, length: int) -> None:
+        if all(state.residency.has(block) for block in blocks):
+            self._hit(version, Tier.NVME, length)
+            return
+        self._count_misses.inc()
+        self._count_origin_bytes.inc(length)
+        for files in self._copies.tiers.values():
+            files.policy.access(version.id)
+
+
+def _read_and_close(fd: int, offset: int, length: int) -> bytes:
+    try:
+        return read_extent(fd, offset, length)
+    finally:
+        os.close(fd)

@@ -1,0 +1,298 @@
+"""The files of one tier and the exact account of their bytes.
+
+Invariant I3: ``used_bytes <= capacity_bytes``, with the bytes that fills in flight have asked for included. Accounts
+are kept by one thread (the engine's); the blocking file calls of ``tier.files`` may run in any.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tiercache.metrics import Metrics
+from tiercache.model import Tier, VersionId
+from tiercache.tier.files import FoundFile, scan, unlink_quietly
+from tiercache.tier.health import Health
+
+if TYPE_CHECKING:
+    from tiercache.policies.base import Policy
+
+ALLOCATION_UNIT_BYTES = 4096
+"""Files are charged in whole units of the disk, an empty one with one unit: so ``du`` agrees with the account."""
+
+_NOBODY = VersionId(b"")
+
+log = logging.getLogger(__name__)
+
+
+def charge_bytes(size_bytes: int) -> int:
+    """What an extent of this size takes on the disk."""
+    return max(1, -(-size_bytes // ALLOCATION_UNIT_BYTES)) * ALLOCATION_UNIT_BYTES
+
+
+class _Account:
+    """The bytes of one version: written ones, and those of fills in flight. Dead once the version left the tier."""
+
+    __slots__ = ("alive", "pending_bytes", "settled_bytes")
+
+    def __init__(self) -> None:
+        self.settled_bytes = 0
+        self.pending_bytes = 0
+        self.alive = True
+
+
+class Reservation:
+    """Room for one extent of one version. Ends exactly once, by ``settle`` (it is written) or ``cancel``."""
+
+    __slots__ = ("_account", "_tier", "charged_bytes", "version")
+
+    def __init__(self, tier: FileTier, version: VersionId, account: _Account, charged_bytes: int) -> None:
+        self._tier = tier
+        self._account: _Account | None = account
+        self.version = version
+        self.charged_bytes = charged_bytes
+
+    def settle(self) -> None:
+        """The bytes are in the file and recorded."""
+        self._tier._close(self.version, self._take(), self.charged_bytes, written=True)
+
+    def cancel(self) -> None:
+        """The fill failed."""
+        self._tier._close(self.version, self._take(), self.charged_bytes, written=False)
+
+    def _take(self) -> _Account:
+        assert self._account is not None, "a reservation ends once"
+        account, self._account = self._account, None
+        return account
+
+
+class FileTier:
+    """One directory with ``ab/<version id>`` per version; used over tmpfs by the RAM tier as well.
+
+    ``on_evict`` is called before a victim's file is unlinked, ``is_pinned`` is asked for each candidate.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        directory: str | os.PathLike[str],
+        *,
+        capacity_bytes: int,
+        free_space_floor_bytes: int,
+        policy: Policy,
+        metrics: Metrics,
+        max_object_share: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tier = tier
+        self.directory = os.fspath(directory)
+        self.capacity_bytes = capacity_bytes
+        self.floor_bytes = free_space_floor_bytes
+        self.max_object_bytes = int(capacity_bytes * max_object_share)
+        self.policy = policy
+        self.on_evict: Callable[[VersionId], None] = lambda version: None
+        self.is_pinned: Callable[[VersionId], bool] = lambda version: False
+        self._accounts: dict[VersionId, _Account] = {}
+        self._used_bytes = 0
+        self._pending_bytes = 0
+        self._health = Health(clock)
+        self._count_errors = metrics.tier_errors.labels(tier=tier.label)
+        self._count_evictions = metrics.evictions.labels(tier=tier.label)
+        self._count_evicted_bytes = metrics.evicted_bytes.labels(tier=tier.label)
+        self._count_rejected = metrics.rejected.labels(tier=tier.label)
+        self._show_used = metrics.used_bytes.labels(tier=tier.label)
+        self._show_resident = metrics.resident.labels(tier=tier.label)
+        metrics.capacity_bytes.labels(tier=tier.label).set(capacity_bytes)
+        self._usable = capacity_bytes > 0 and self._make_directory()
+
+    # --- what is here -------------------------------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files and of all fills in flight."""
+        return self._used_bytes
+
+    @property
+    def works(self) -> bool:
+        """False while the tier is off or rests after failures: everything is a miss then."""
+        return self._usable and not self._health.resting
+
+    def path(self, version: VersionId) -> str:
+        name = version.hex()
+        return f"{self.directory}/{name[:2]}/{name}"
+
+    def __contains__(self, version: VersionId) -> bool:
+        return version in self._accounts
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def charged_bytes(self, version: VersionId) -> int:
+        """What the account holds for one version, fills in flight included; 0 when it is not here."""
+        account = self._accounts.get(version)
+        return account.settled_bytes + account.pending_bytes if account else 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether that much fits without any eviction."""
+        return self._used_bytes + charge_bytes(size_bytes) <= self.capacity_bytes
+
+    def scan(self) -> Iterator[tuple[VersionId, FoundFile]]:
+        """The files that are there now; blocking. OSError when the directory cannot be read."""
+        return scan(self.directory)
+
+    # --- room ---------------------------------------------------------------------------------------------------
+
+    def takes(self, object_bytes: int) -> bool:
+        """Whether an object of this size may be kept at all; larger ones are streamed."""
+        return self.works and object_bytes <= self.max_object_bytes
+
+    def reserve(self, version: VersionId, extent_bytes: int, *, object_bytes: int) -> Reservation | None:
+        """Make room for an extent of a version, by eviction if need be; None when it cannot be kept.
+
+        The version's whole size is put to the policy at its first extent; each extent is charged by itself, so that
+        a few blocks of a large object take the room of a few blocks.
+        """
+        if not self.takes(object_bytes):
+            return None
+        account = self._accounts.get(version)
+        if account is None and not self.policy.admits(version, charge_bytes(object_bytes)):
+            self._count_rejected.inc()
+            return None
+        charge = charge_bytes(extent_bytes)
+        if not (self._evict_for(charge, keep=version) and self._floor_allows(charge, keep=version)):
+            self._count_rejected.inc()
+            return None
+        if account is None:
+            account = self._accounts[version] = _Account()
+        account.pending_bytes += charge
+        self._pending_bytes += charge
+        self._used_bytes += charge
+        self.policy.insert(version, account.settled_bytes + account.pending_bytes)
+        self._show()
+        return Reservation(self, version, account, charge)
+
+    def restore(self, version: VersionId, charged_bytes: int) -> None:
+        """Enter a version that an earlier run left into the accounts; ``trim`` afterwards."""
+        account = self._accounts.setdefault(version, _Account())
+        self._used_bytes += charged_bytes
+        account.settled_bytes += charged_bytes
+        self.policy.insert(version, account.settled_bytes)
+        self._show()
+
+    def trim(self) -> None:
+        """Evict what is over the capacity or, because others fill the disk, under the floor."""
+        if self.works:
+            self._evict_for(0)
+            self._floor_allows(0)
+
+    def drop(self, version: VersionId) -> None:
+        """Remove a version for another reason than room. Its fills in flight stay charged until they end."""
+        if self._forget(version):
+            self.policy.remove(version)
+        self._unlink(version)
+
+    def rename(self, old: VersionId, new: VersionId) -> None:
+        """The file of ``old`` was renamed to that of ``new``; fills of ``old`` in flight are not part of it."""
+        charged_bytes = self._accounts[old].settled_bytes if old in self._accounts else 0
+        if self._forget(old):
+            self.policy.remove(old)
+        self.restore(new, charged_bytes)
+
+    def failed(self, error: OSError, doing: str) -> None:
+        """Count a failed file operation. A full disk is no illness: the floor deals with it."""
+        self._count_errors.inc()
+        log.warning("%s tier: %s failed: %s", self.tier.label, doing, error)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) and self._health.failed():
+            log.warning("%s tier rests for a while after repeated failures in %s", self.tier.label, self.directory)
+
+    def worked(self) -> None:
+        """A file operation went well."""
+        self._health.worked()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _evict_for(self, charge: int, *, keep: VersionId = _NOBODY) -> bool:
+        while self._used_bytes + charge > self.capacity_bytes:
+            if not self._evict_one(keep):
+                return False
+        return True
+
+    def _floor_allows(self, charge: int, *, keep: VersionId = _NOBODY) -> bool:
+        try:
+            missing = self._missing_free_bytes(charge)
+        except OSError as error:
+            self.failed(error, "asking for free space")
+            return False
+        # A victim that somebody has open gives its room back later: evict what is missing once, never all there is.
+        goal = self._used_bytes - missing
+        while missing > 0 and self._used_bytes > goal:
+            if not self._evict_one(keep):
+                return False
+        return missing <= 0 or self._missing_free_bytes(charge) <= 0
+
+    def _missing_free_bytes(self, charge: int) -> int:
+        disk = os.statvfs(self.directory)
+        return self.floor_bytes + charge + self._pending_bytes - disk.f_bavail * disk.f_frsize
+
+    def _evict_one(self, keep: VersionId) -> bool:
+        victim = self.policy.evict(lambda key: key == keep or self.is_pinned(VersionId(key)))
+        if victim is None:
+            return False
+        version = VersionId(victim)
+        self._count_evictions.inc()
+        self._count_evicted_bytes.inc(self.charged_bytes(version))
+        self.on_evict(version)
+        self._forget(version)
+        self._unlink(version)
+        return True
+
+    def _forget(self, version: VersionId) -> bool:
+        account = self._accounts.pop(version, None)
+        if account is None:
+            return False
+        account.alive = False
+        self._used_bytes -= account.settled_bytes
+        self._show()
+        return True
+
+    def _unlink(self, version: VersionId) -> None:
+        try:
+            unlink_quietly(self.path(version))
+        except OSError as error:
+            self.failed(error, "unlinking a file")
+
+    def _close(self, version: VersionId, account: _Account, charge: int, *, written: bool) -> None:
+        self._pending_bytes -= charge
+        account.pending_bytes -= charge
+        if written and account.alive:
+            account.settled_bytes += charge
+        else:
+            self._used_bytes -= charge
+        if account.alive and not written:
+            if account.settled_bytes or account.pending_bytes:
+                self.policy.insert(version, account.settled_bytes + account.pending_bytes)
+            else:
+                self.drop(version)
+        elif not account.alive and version not in self._accounts:
+            self._unlink(version)  # the fill may have made the file again after the version was dropped
+        self._show()
+
+    def _show(self) -> None:
+        self._show_used.set(self._used_bytes)
+        self._show_resident.set(len(self._accounts))
+
+    def _make_directory(self) -> bool:
+        try:
+            os.makedirs(self.directory, 0o700, exist_ok=True)
+            status = os.lstat(self.directory)
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise PermissionError(f"{self.directory} is not a directory of ours")
+        except OSError as error:
+            self.failed(error, "making its directory")
+            return False
+        return True
