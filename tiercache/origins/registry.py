@@ -71,7 +71,7 @@ def open_origin(
 
         return S3Origin(address.host, S3Options.parse(options), fetch=fetch, limits=limits), address.key
     if address.scheme in _GCS | _AZURE | _HTTP and client == "obstore":
-        from tiercache.origins.objectstore import open_store
+        from tiercache.origins.objectstore_open import open_store
 
         return open_store(address.scheme, address.host, options, fetch=fetch, limits=limits), address.key
     from tiercache.origins.fsspec_origin import open_filesystem
@@ -92,14 +92,14 @@ def origin_identity(url: str, options: Mapping[str, Any] | None = None, *, clien
     if address.scheme in _GCS:
         return f"gs://{address.host}"
     if address.scheme in _AZURE:
-        from tiercache.origins.objectstore import azure_identity
+        from tiercache.origins.objectstore_open import azure_identity
 
         return azure_identity(address.host, options or {})
     if address.scheme in _HTTP:
         return f"{address.scheme}://{address.host}"
     from tiercache.origins.fsspec_origin import filesystem_identity
 
-    return filesystem_identity(url)
+    return filesystem_identity(url, options)
 
 
 def limits_of(upload: UploadConfig) -> Limits:

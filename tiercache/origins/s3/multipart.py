@@ -17,6 +17,7 @@ from tiercache.origins import etags
 from tiercache.origins.base import Condition, Progress, Source
 from tiercache.origins.budget import ByteBudget
 from tiercache.origins.limits import Limits, Part, plan_parts
+from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import text_of
 from tiercache.origins.s3.control import Control, conditions
 
@@ -165,18 +166,6 @@ class Multipart:
                 "KeyMarker": answer.get("NextKeyMarker", ""),
                 "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
             }
-
-
-def read_part(fd: int, source: Source, part: Part) -> bytes:
-    """The bytes of one part. Broken if the local file is shorter than it was said to be."""
-    data = bytearray(part.length)
-    view, done = memoryview(data), 0
-    while done < part.length:
-        got = os.preadv(fd, [view[done:]], part.offset + done)
-        if not got:
-            raise Broken(f"{source.path} ended at {part.offset + done} of {source.size_bytes} bytes")
-        done += got
-    return bytes(data)
 
 
 def _serialized(progress: Progress | None) -> Progress:

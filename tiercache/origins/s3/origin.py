@@ -15,11 +15,12 @@ from tiercache.origins import etags, metadata, obstore_calls
 from tiercache.origins.base import Capability, Condition, Progress, Source
 from tiercache.origins.budget import ByteBudget
 from tiercache.origins.limits import Limits, Part
+from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, is_plain, text_of
 from tiercache.origins.s3 import listing
 from tiercache.origins.s3.control import Control, kept_headers
 from tiercache.origins.s3.listing import Caller, Page, directly
-from tiercache.origins.s3.multipart import Multipart, read_part
+from tiercache.origins.s3.multipart import Multipart
 from tiercache.origins.s3.options import S3Options
 from tiercache.origins.s3.session import Session
 
