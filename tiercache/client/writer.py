@@ -51,7 +51,7 @@ class Writer:
     # -- writing ----------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """The writer's descriptor. Who writes through it directly is outside the staging budget until it is measured."""
+        """The descriptor. Bytes written through it directly count in the staging budget only once it is published."""
         self._require_open()
         return self._descriptor
 

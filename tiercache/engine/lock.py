@@ -49,8 +49,8 @@ class EngineLock:
     """Held by the engine of ``cache_dir``.
 
     An open-file-description lock: other than a POSIX lock it survives that another part of the process opens and
-    closes the file, and unlike flock it can be asked for without being taken. A forked child closes its copy, so that the
-    lock does not outlive us there.
+    closes the file, and unlike flock it can be asked for without being taken. A forked child closes its copy, so that
+    the lock does not outlive us there.
     """
 
     def __init__(self, cache_dir: Path) -> None:

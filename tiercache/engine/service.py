@@ -26,7 +26,7 @@ async def serve_engine(
     idle_timeout_s: float = math.inf,
     signals: bool = False,
 ) -> None:
-    """Own ``config.cache_dir`` until ``Engine.stop``, SIGTERM, SIGINT (with ``signals``) or ``idle_timeout_s`` of idleness.
+    """Own ``config.cache_dir`` until ``Engine.stop``, a signal (with ``signals``) or ``idle_timeout_s`` of idleness.
 
     ``on_ready`` is called once recovery is through and clients can connect. Raises EngineRunning when another
     engine owns the directory, and whatever keeps the engine from starting.
@@ -35,6 +35,12 @@ async def serve_engine(
     try:
         _raise_descriptor_limit()
         await _run(config, on_ready=on_ready, idle_timeout_s=idle_timeout_s, signals=signals)
+    except BaseExceptionGroup as group:
+        error = _cause(group)
+        if isinstance(error, trio.Cancelled):
+            raise
+        # Whoever starts an engine wants the one line that says what is wrong, not the nurseries that it came through.
+        raise error from group
     finally:
         lock.release()
 
@@ -61,6 +67,12 @@ async def _stop_on_signal(engine: Engine, *, task_status: trio.TaskStatus[None] 
         async for number in received:
             log.info("stopping on %s", signal.Signals(number).name)
             engine.stop()
+
+
+def _cause(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _raise_descriptor_limit() -> None:
