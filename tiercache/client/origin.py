@@ -12,7 +12,7 @@ from tiercache.client.local import Attachment, Found
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.errors import Absent, Broken, Changed
-from tiercache.model import Entry, Key, Kind, VersionId
+from tiercache.model import Entry, Key, Kind, VersionId, parent_of
 from tiercache.origins.base import Capability
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ Parts = list[Any]
 
 CAT_ATTEMPTS = 3
 """How often ``cat`` starts over when the object is replaced while it reads; then the error is told."""
+
+LINKS_MAX = 40
+"""Symbolic links followed before a chain counts as a loop, as in Linux."""
 
 
 class RemoteOrigin:
@@ -107,6 +110,15 @@ class RemoteOrigin:
         if entry.kind is Kind.ABSENT:
             raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
         return entry
+
+    def follow(self, key: Key, entry: Entry) -> tuple[Key, Entry]:
+        """Where a chain of symbolic links ends; the arguments themselves when they are no link. Absent if nowhere."""
+        for _ in range(LINKS_MAX):
+            if entry.kind is not Kind.SYMLINK:
+                return key, entry
+            key = link_key(key, entry.link_target)
+            entry = self.info(key)
+        raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: too many symbolic links")
 
     def exists(self, key: Key) -> bool:
         """Whether the name exists. An error is an error, never "no"."""
@@ -203,6 +215,8 @@ class RemoteOrigin:
             return Reader(self, key, found.entry, size_bytes=found.size_bytes, file=file)
         answer = self.request("open", key=key)
         entry = ipc.entry_of(answer["entry"])
+        if entry.kind is Kind.SYMLINK:
+            return self.open_read(self.follow(key, entry)[0])
         file = open_answered(answer, whole=answer["complete"]) if "path" in answer else None
         size_bytes = entry.size_bytes
         if entry.staged and file is not None:
@@ -284,3 +298,14 @@ class RemoteOrigin:
 def _slice(start: int | None, end: int | None, size_bytes: int) -> tuple[int, int]:
     offset, stop, _ = slice(start, end).indices(size_bytes)
     return offset, max(offset, stop)
+
+
+def link_key(key: Key, target: bytes) -> Key:
+    """The key that a symbolic link at ``key`` points to."""
+    parts = [] if target.startswith(b"/") else [part for part in parent_of(key).split(b"/") if part]
+    for part in target.split(b"/"):
+        if part == b"..":
+            del parts[-1:]
+        elif part not in (b"", b"."):
+            parts.append(part)
+    return b"/".join(parts)

@@ -63,6 +63,8 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
 async def _open_entry(call: Call, space: Namespace, key: Key, entry: Entry) -> dict[str, Any]:
     if entry.kind is Kind.DIRECTORY:
         raise IsDirectory(f"/{key.decode('utf-8', 'backslashreplace')}: is a directory")
+    if entry.kind is Kind.SYMLINK:
+        return {"entry": entry}  # whoever opens follows it
     if entry.staged:
         staged = call.engine.staging.open(entry.staged)
         return {"entry": entry, "path": staged.path, "inode": staged.inode, "complete": True}
