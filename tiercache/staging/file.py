@@ -4,26 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tiercache.errors import Lost
 from tiercache.staging.disk import Disk, disk_error, told
 
 
 class StagedFile:
-    """Plain blocking calls on one descriptor. Made by ``Staging``, shared by all users of the same id in the engine."""
+    """Plain blocking calls on one descriptor. Made by ``Staging``, shared by all users of the same id in the engine.
 
-    def __init__(self, staged_id: int, path: str, fd: int, disk: Disk) -> None:
+    The descriptor may rest: it is closed while nobody is likely to use it (so that thousands of files can wait for
+    their upload) and opened again at the next use.
+    """
+
+    def __init__(
+        self,
+        staged_id: int,
+        path: str,
+        disk: Disk,
+        *,
+        fd: int = -1,
+        name_number: int = 0,
+        on_open: Callable[[StagedFile], None],
+    ) -> None:
         self.id = staged_id
         self.path = path
-        self.fd = fd
         self.suspect = False
         """An fsync failed: the kernel forgot that bytes are unwritten, so a later success means nothing."""
-        self.new = True
-        """Whether its name in the directory is not durable yet."""
+        self.name_number = name_number
+        """How many names the directory had got when this one was made; 0 for one that an earlier run made."""
+        self._fd = fd
         self._disk = disk
+        self._on_open = on_open
         self._holders = 0
         self._closing = False
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, valid until the next call that lets it rest. Lost if the file is gone."""
+        if self._fd < 0:
+            self._reopen()
+        return self._fd
+
+    def _reopen(self) -> None:
+        if self._closing:
+            raise Lost(f"{self.path}: is no longer staged")
+        try:
+            self._fd = self._disk.open(self.path)
+        except FileNotFoundError:
+            raise Lost(f"{self.path}: the staged file is gone") from None
+        except OSError as error:
+            raise disk_error("opening a staged file", error) from error
+        self._on_open(self)
 
     @property
     def size_bytes(self) -> int:
@@ -73,21 +105,28 @@ class StagedFile:
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
         """The descriptor for a worker thread: it stays open until the block ends, whatever becomes of the file."""
+        fd = self.fd
         self._holders += 1
         try:
-            yield self.fd
+            yield fd
         finally:
             self._holders -= 1
             if self._closing and not self._holders:
                 self._close()
 
+    def rest(self) -> bool:
+        """Close the descriptor until the next use; False while a worker thread uses it."""
+        if not self._holders:
+            self._close()
+        return not self._holders
+
     def close(self) -> None:
-        """Close the descriptor, as soon as no worker thread uses it. Idempotent."""
+        """Close the descriptor for good, as soon as no worker thread uses it. Idempotent."""
         self._closing = True
         if not self._holders:
             self._close()
 
     def _close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -17,6 +17,8 @@ from tiercache.staging.disk import Disk, told
 from tiercache.staging.file import StagedFile
 
 LOST_DIRECTORY = "lost"
+MAX_AWAKE = 128
+"""Descriptors kept open of files that wait for their upload and are read meanwhile."""
 
 
 class FoundFile(NamedTuple):
@@ -38,7 +40,14 @@ class Staging:
         self.disk = disk or Disk()
         self._files: dict[int, StagedFile] = {}
         self._charges: dict[int, int] = {}
+        # Files whose descriptor may be closed, and those of them that were opened again to be read.
+        self._resting: dict[int, None] = {}
+        self._awake: dict[int, None] = {}
         self._last_id = 0
+        # Names made so far, and how many of them a finished fsync of the directory covers.
+        self._names_made = 0
+        self._names_durable = 0
+        self._syncing_names = trio.Lock()
         self._show_used = metrics.staged_bytes
         metrics.staging_capacity_bytes.set(capacity_bytes)
         with told(f"making {self.directory}"):
@@ -75,7 +84,10 @@ class Staging:
         path = self.path(staged_id)
         with told("making a staged file"):
             fd = self.disk.create(path)
-        file = self._files[staged_id] = StagedFile(staged_id, path, fd, self.disk)
+        self._names_made += 1
+        file = self._files[staged_id] = StagedFile(
+            staged_id, path, self.disk, fd=fd, name_number=self._names_made, on_open=self._reopened
+        )
         return file
 
     def open(self, staged_id: int) -> StagedFile:
@@ -84,24 +96,43 @@ class Staging:
         if file is not None:
             return file
         path = self.path(staged_id)
-        try:
-            with told("opening a staged file"):
-                fd = self.disk.open(path)
-        except Exception as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise Lost(f"{path}: the staged file is gone") from error
-            raise
-        file = self._files[staged_id] = StagedFile(staged_id, path, fd, self.disk)
+        if not os.path.exists(path):
+            raise Lost(f"{path}: the staged file is gone")
+        file = self._files[staged_id] = StagedFile(staged_id, path, self.disk, on_open=self._reopened)
         return file
 
     def opened(self, staged_id: int) -> StagedFile | None:
         """The file if somebody has it open."""
         return self._files.get(staged_id)
 
+    def rest(self, staged_id: int) -> None:
+        """Nobody is going to write this file soon: its descriptor may be closed meanwhile."""
+        file = self._files.get(staged_id)
+        if file is not None and os.path.exists(file.path):
+            file.rest()
+            self._resting[staged_id] = None
+
+    def wake(self, staged_id: int) -> None:
+        """The file is written again: its descriptor stays."""
+        self._resting.pop(staged_id, None)
+
+    def _reopened(self, file: StagedFile) -> None:
+        if file.id in self._resting:
+            self._awake[file.id] = None
+            while len(self._awake) > MAX_AWAKE:
+                oldest = next(iter(self._awake))
+                del self._awake[oldest]
+                resting = self._files.get(oldest)
+                if resting is not None and oldest in self._resting:
+                    resting.rest()
+
     def unlink(self, staged_id: int) -> None:
         """Remove the name. Whoever has the file open goes on using it until ``delete``."""
-        with told("removing a staged file"), contextlib.suppress(FileNotFoundError):
-            self.disk.unlink(self.path(staged_id))
+        file = self._files.get(staged_id)
+        if file is not None and os.path.exists(file.path):
+            self.wake(staged_id)
+            _ = file.fd  # opened while it still has a name
+        self.remove_name(staged_id)
         if staged_id not in self._files:
             self._settle(staged_id)
 
@@ -115,16 +146,27 @@ class Staging:
     def closed(self, staged_id: int) -> None:
         """The file left staging (renamed into a tier) or is deleted: close it and give its bytes back."""
         file = self._files.pop(staged_id, None)
+        self._resting.pop(staged_id, None)
+        self._awake.pop(staged_id, None)
         if file is not None:
             file.close()
         self._settle(staged_id)
 
     def set_aside(self, staged_id: int) -> None:
         """Keep a damaged file in ``lost/``, out of the budget. Idempotent."""
+        self.move_aside(staged_id)
+        self.closed(staged_id)
+
+    def remove_name(self, staged_id: int) -> None:
+        """The disk's half of ``unlink``; may run in any thread."""
+        with told("removing a staged file"), contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(self.path(staged_id))
+
+    def move_aside(self, staged_id: int) -> None:
+        """The disk's half of ``set_aside``; may run in any thread."""
         target = str(self.lost_directory / str(staged_id))
         with told("setting a staged file aside"), contextlib.suppress(FileNotFoundError):
             self.disk.rename(self.path(staged_id), target)
-        self.closed(staged_id)
 
     def close(self) -> None:
         """Close every descriptor; the files stay."""
@@ -145,12 +187,12 @@ class Staging:
         self._charge_as(staged_id, max(0, self._charges.get(staged_id, 0) - amount_bytes))
 
     def measure(self, staged_id: int) -> int:
-        """The file's size; its charge becomes what it really takes, whoever wrote it."""
-        file = self._files.get(staged_id)
-        if file is not None:
-            self._charge_as(staged_id, file.allocated_bytes)
-            return file.size_bytes
-        status = os.stat(self.path(staged_id))
+        """The file's size; its charge becomes what it really takes, whoever wrote it. Lost if it is gone."""
+        try:
+            file = self._files.get(staged_id)
+            status = os.fstat(file.fd) if file is not None else os.stat(self.path(staged_id))
+        except FileNotFoundError:
+            raise Lost(f"{self.path(staged_id)}: the staged file is gone") from None
         self._charge_as(staged_id, min(status.st_size, status.st_blocks * 512))
         return status.st_size
 
@@ -210,9 +252,15 @@ class Staging:
             await trio.to_thread.run_sync(file.fsync)
 
     async def sync_name(self, file: StagedFile) -> None:
-        if file.new:
+        """Make the file's name durable; callers that wait together share one fsync of the directory."""
+        if file.name_number <= self._names_durable:
+            return
+        async with self._syncing_names:
+            if file.name_number <= self._names_durable:
+                return
+            covers = self._names_made
             await trio.to_thread.run_sync(self._sync_directory)
-            file.new = False
+            self._names_durable = covers
 
     def _sync_directory(self) -> None:
         with told(f"fsync of {self.directory}"):

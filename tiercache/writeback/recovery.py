@@ -1,0 +1,128 @@
+"""What a start makes of the journal and the files that an earlier run left: a pure plan, applied idempotently.
+
+The plan goes into the journal in one transaction before any file is touched, and every step on files can be repeated;
+so a crash inside recovery is repaired by the next one. The origin is not asked here: records that may have been sent
+are marked so, and their next upload begins with the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tiercache.journal import StagedRecord, next_upload_id
+from tiercache.model import StagedState
+from tiercache.staging import FoundFile
+
+
+class RecoveryReport(NamedTuple):
+    """What recovery found."""
+
+    queued: list[StagedRecord]
+    """Wait for their upload."""
+    committed: list[StagedRecord]
+    """Were at the origin already; ``on_commit`` has been called for them."""
+    lost: list[StagedRecord]
+    """Newly found to be gone or damaged; what is left of them is in ``staging/lost/``."""
+    discarded: list[StagedRecord]
+    """Never published: their writers died before close."""
+    removed_files: int
+    """Files that no record named."""
+
+
+@dataclass
+class Plan:
+    """Changes to the journal, then to the files."""
+
+    put: list[StagedRecord] = field(default_factory=list)
+    drop: list[int] = field(default_factory=list)
+    set_aside: list[int] = field(default_factory=list)
+    delete: list[int] = field(default_factory=list)
+    queued: list[StagedRecord] = field(default_factory=list)
+    committed: list[StagedRecord] = field(default_factory=list)
+    lost: list[StagedRecord] = field(default_factory=list)
+    discarded: list[StagedRecord] = field(default_factory=list)
+    removed_files: int = 0
+
+
+def make_plan(
+    records: Iterable[StagedRecord],
+    files: Mapping[int, FoundFile],
+    *,
+    rebooted: bool,
+    uploads: Callable[[StagedRecord], bool],
+    now_ns: int,
+) -> Plan:
+    """Decide on every record and every file. ``rebooted``: unsynced bytes may be gone with the page cache."""
+    plan = Plan()
+    known: set[int] = set()
+    for record in records:
+        known.add(record.id)
+        _decide(plan, record, files.get(record.id), rebooted=rebooted, uploads=uploads, now_ns=now_ns)
+    orphans = [staged_id for staged_id in files if staged_id not in known]
+    plan.delete.extend(orphans)
+    plan.removed_files = len(orphans)
+    return plan
+
+
+def _decide(
+    plan: Plan,
+    record: StagedRecord,
+    file: FoundFile | None,
+    *,
+    rebooted: bool,
+    uploads: Callable[[StagedRecord], bool],
+    now_ns: int,
+) -> None:
+    if record.state is StagedState.LOST:
+        if file is not None:
+            plan.set_aside.append(record.id)
+    elif record.committed_etag:
+        plan.committed.append(record)
+    elif not record.published:
+        plan.drop.append(record.id)
+        plan.delete.append(record.id)
+        plan.discarded.append(record)
+    elif reason := damage(record, file, rebooted=rebooted):
+        lost = record._replace(state=StagedState.LOST, last_error=reason)
+        plan.put.append(lost)
+        plan.lost.append(lost)
+        plan.set_aside.append(record.id)
+    elif file is not None and record.state is not StagedState.CONFLICT and uploads(record):
+        queued = _sealed(record, file, now_ns=now_ns)
+        if queued != record:
+            plan.put.append(queued)
+        plan.queued.append(queued)
+
+
+def damage(record: StagedRecord, file: FoundFile | None, *, rebooted: bool) -> str:
+    """Why the file cannot be what was written, or ``""``."""
+    if file is None:
+        return "the staged file is gone"
+    if record.suspect:
+        return "an fsync failed, so written bytes may be missing"
+    if rebooted and record.synced_bytes < 0:
+        return "it was not synced when the machine went down, so written bytes may be missing"
+    if record.state is StagedState.STAGED:
+        return ""  # its writer was free to shrink it
+    expected_bytes = min(record.synced_bytes, record.size_bytes) if rebooted else record.size_bytes
+    if file.size_bytes < expected_bytes:
+        return f"{file.size_bytes} of {expected_bytes} bytes are left"
+    return ""
+
+
+def _sealed(record: StagedRecord, file: FoundFile, *, now_ns: int) -> StagedRecord:
+    # Whether an upload was begun is not known: the first thing the next one does is to ask the origin.
+    attempts = max(1, record.attempts)
+    grown = file.size_bytes != record.size_bytes
+    if record.state is StagedState.STAGED or grown:
+        return record._replace(
+            state=StagedState.SEALED,
+            upload_id=next_upload_id(record.upload_id),
+            size_bytes=file.size_bytes,
+            sealed_ns=now_ns,
+            attempts=attempts,
+            file_inode=file.inode,
+        )
+    return record._replace(state=StagedState.SEALED, attempts=attempts, file_inode=file.inode)

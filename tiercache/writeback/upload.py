@@ -1,0 +1,192 @@
+"""The blocking part of an upload: send a staged file, and tell what the origin has afterwards.
+
+Before a second try, and after a failed condition, the origin is asked what it has: the upload id stored with the
+object distinguishes "already there" from "again", and our own earlier bytes from somebody else's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tiercache.checksum import CHECKSUM_BYTES, block_checksum
+from tiercache.errors import Absent, Broken, Changed, Exists
+from tiercache.journal import ConditionKind, StagedRecord, is_earlier_seal
+from tiercache.model import BLOCK_SIZE_BYTES, Kind, ObjectStat
+from tiercache.origins.base import ALWAYS, Condition, Origin, Source
+from tiercache.writeback.attempt import Attempt
+
+
+class Sent(NamedTuple):
+    """The origin has the bytes."""
+
+    stat: ObjectStat
+    checksums: bytes
+
+
+class Clash(NamedTuple):
+    """The origin has something that is neither ours nor what the bytes were made from; None: nothing at all."""
+
+    found: ObjectStat | None
+
+
+class Torn(NamedTuple):
+    """The staged file was written while it was read: what was sent may be a mix."""
+
+
+class Damaged(NamedTuple):
+    """The staged file is not what was sealed."""
+
+    reason: str
+
+
+Outcome = Sent | Clash | Torn | Damaged
+
+
+class _Facts(NamedTuple):
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+
+
+def upload(origin: Origin, path: str, attempt: Attempt, stale_ids: frozenset[str]) -> Outcome:
+    """Send the file of ``attempt.record``. ``stale_ids`` name earlier uploads of ours to the same key that nobody
+    wants any more. Raises what the origin raises, and UploadCancelled."""
+    record = attempt.record
+    try:
+        before = _facts(path)
+    except FileNotFoundError:
+        return Damaged("the staged file is gone")
+    if before.size_bytes != record.size_bytes:
+        if before.size_bytes > record.size_bytes:
+            return Torn()
+        return Damaged(f"{before.size_bytes} of {record.size_bytes} bytes are left")
+    checksums = b"".join(_checksums(path, attempt))
+    outcome = _Sender(origin, path, attempt, checksums, stale_ids).send()
+    if isinstance(outcome, Sent) and _facts(path) != before:
+        return Torn()
+    return outcome
+
+
+def _facts(path: str) -> _Facts:
+    status = os.stat(path)
+    return _Facts(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _checksums(path: str, attempt: Attempt) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(BLOCK_SIZE_BYTES):
+            attempt.check()
+            yield block_checksum(block)
+
+
+def wanted_condition(record: StagedRecord) -> Condition:
+    """What the record asks of the origin."""
+    match record.condition:
+        case ConditionKind.IF_MATCH:
+            return Condition(etag=record.base_etag)
+        case ConditionKind.IF_ABSENT:
+            return Condition(absent=True)
+        case ConditionKind.ALWAYS:
+            return ALWAYS
+
+
+class _Sender:
+    def __init__(
+        self, origin: Origin, path: str, attempt: Attempt, checksums: bytes, stale_ids: frozenset[str]
+    ) -> None:
+        self.origin = origin
+        self.path = path
+        self.attempt = attempt
+        self.record = attempt.record
+        self.checksums = checksums
+        self.stale_ids = stale_ids
+
+    def send(self) -> Outcome:
+        condition = wanted_condition(self.record)
+        if self.record.attempts > 1:
+            self.origin.abort_uploads(self.record.key, self.record.upload_id)
+            found = self.look()
+            if not isinstance(found, Condition):
+                return found
+            condition = found
+        try:
+            return self.write(condition)
+        except (Changed, Exists, Absent):
+            found = self.look()
+            if not isinstance(found, Condition):
+                return found
+            if found == condition:
+                raise
+            return self.write(found)
+
+    def write(self, condition: Condition) -> Sent:
+        record = self.record
+        self.attempt.check()
+        stat = self.origin.write(
+            record.key,
+            Source(self.path, record.size_bytes),
+            attributes=record.attributes,
+            condition=condition,
+            upload_id=record.upload_id,
+            progress=self.attempt.progress,
+        )
+        if stat.size_bytes != record.size_bytes:
+            raise Broken(f"the origin has {stat.size_bytes} of {record.size_bytes} bytes of {record.key!r}")
+        return Sent(stat, self.checksums)
+
+    def look(self) -> Sent | Clash | Condition:
+        """What the origin has: our bytes, somebody else's, or something that may be replaced under a condition."""
+        record = self.record
+        try:
+            stat = self.origin.stat(record.key)
+        except Absent:
+            based = record.condition is ConditionKind.IF_MATCH and record.base_etag
+            return Clash(None) if based else wanted_condition(record)
+        if stat.kind is Kind.DIRECTORY:
+            return Clash(stat)
+        if self.is_ours(stat):
+            return Sent(stat, self.checksums)
+        if is_earlier_seal(stat.upload_id, record.upload_id) or (stat.upload_id and stat.upload_id in self.stale_ids):
+            return Condition(etag=stat.etag)
+        wanted = wanted_condition(record)
+        if wanted.absent or (wanted.etag and wanted.etag != stat.etag):
+            return Clash(stat)
+        return wanted
+
+    def is_ours(self, stat: ObjectStat) -> bool:
+        if stat.size_bytes != self.record.size_bytes or stat.kind is not Kind.FILE:
+            return False
+        if stat.upload_id:
+            return stat.upload_id == self.record.upload_id
+        # An origin that keeps no upload ids: the bytes themselves tell.
+        return stat.etag != self.record.base_etag and self.has_our_bytes(stat)
+
+    def has_our_bytes(self, stat: ObjectStat) -> bool:
+        for number, offset in enumerate(range(0, stat.size_bytes, BLOCK_SIZE_BYTES)):
+            self.attempt.check()
+            length = min(BLOCK_SIZE_BYTES, stat.size_bytes - offset)
+            expected = self.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]
+            try:
+                data = self.origin.read(self.record.key, offset, length, stat.etag)
+            except (Changed, Absent):
+                return False
+            if block_checksum(data) != expected:
+                return False
+        return True
+
+
+def retract(origin: Origin, record: StagedRecord) -> None:
+    """Remove what a cancelled upload brought, if it brought something and nobody has replaced it since."""
+    origin.abort_uploads(record.key, record.upload_id)
+    try:
+        stat = origin.stat(record.key)
+    except Absent:
+        return
+    ours = stat.upload_id == record.upload_id or is_earlier_seal(stat.upload_id, record.upload_id)
+    if stat.kind is Kind.FILE and stat.upload_id and ours:
+        try:
+            origin.delete(record.key, stat.etag)
+        except (Absent, Changed):
+            return

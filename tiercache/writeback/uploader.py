@@ -1,0 +1,485 @@
+"""The service that works off sealed files and retractions: which next, how many at a time, and what the outcome means.
+
+Order of a commit, each step repeatable after a crash behind any other:
+origin confirms → the confirmation is durable in the journal → the file becomes a cached version → the catalog is told
+→ the row is dropped, and in the same transaction newer staged files of the name are based on the new version.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+from tiercache.cache.words import VersionRef, version_ref
+from tiercache.config import UploadConfig
+from tiercache.errors import Lost, TierCacheError
+from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
+from tiercache.metrics import Metrics
+from tiercache.model import Key, Kind, ObjectStat, OriginId, StagedState
+from tiercache.origins.base import Origin
+from tiercache.staging import Staging
+from tiercache.writeback.attempt import Attempt, UploadCancelled
+from tiercache.writeback.bell import Bell
+from tiercache.writeback.queue import UploadQueue
+from tiercache.writeback.retry import Backoff, Failure
+from tiercache.writeback.upload import Clash, Damaged, Outcome, Sent, Torn, retract, upload
+
+log = logging.getLogger(__name__)
+
+Lane = tuple[OriginId, Key]
+
+
+class Adopts(Protocol):
+    """What write-back needs of the cache."""
+
+    def adopt(self, version: VersionRef, path: str, checksums: bytes) -> bool:
+        """Rename ``path`` into a tier as the complete ``version``; False, and ``path`` untouched, if not admitted."""
+        ...
+
+
+class Uploader:
+    """Runs in the engine's thread; origin calls in worker threads. One upload or retraction per lane at a time."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        staging: Staging,
+        cache: Adopts,
+        resolve_origin: Callable[[StagedRecord], Origin],
+        *,
+        upload: UploadConfig,
+        metrics: Metrics,
+        on_commit: Callable[[StagedRecord, ObjectStat], None],
+        on_state: Callable[[StagedRecord], None],
+        delay_s: float,
+        rng: random.Random,
+    ) -> None:
+        self._journal = journal
+        self._staging = staging
+        self._cache = cache
+        self._resolve_origin = resolve_origin
+        self._metrics = metrics
+        self._on_commit = on_commit
+        self._on_state = on_state
+        self._delay_s = delay_s
+        self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
+        self._threads = trio.CapacityLimiter(upload.concurrency)
+        self._queue = UploadQueue(upload.concurrency)
+        self._work = Bell()
+        self.changed = Bell()
+        """Rings at every change of a record's state, and when a lane falls free."""
+        self.failures: dict[int, Failure] = {}
+        # By staged id, the newest last: after a rename the one to the old name may still be ending.
+        self._attempts: dict[int, list[Attempt]] = {}
+        self._busy: dict[Lane, int] = {}
+        self._parked: dict[Lane, set[int]] = {}
+        # Files of cancelled records whose upload still reads them: removed when it ends.
+        self._unwanted: set[int] = set()
+        # Records that made an earlier one of the same file give way: they are not stopped in their turn, so that a
+        # file that is rewritten all the time gets up at last.
+        self._displacing: set[int] = set()
+        self.hurried = 0
+        """How many drains are under way: while any is, nothing waits for its delay."""
+        self.running = False
+        self.on_superseded: Callable[[int, int], None] = lambda older, newer: None
+        """Called when the bytes of the first id travel as part of the second from now on."""
+
+    # -- what others ask for --------------------------------------------------------------------------------------
+
+    def enqueue(self, record: StagedRecord, *, due_s: float = 0.0) -> None:
+        """Let a sealed file or a retraction have its turn, not before ``due_s`` on trio's clock."""
+        for parked in self._parked.values():
+            parked.discard(record.id)
+        size_bytes = 0 if record.state is StagedState.CANCELLED else record.size_bytes
+        self._queue.add(record.id, size_bytes, due_s=due_s, now_s=trio.current_time())
+        self._work.ring()
+
+    def enqueue_sealed(self, record: StagedRecord) -> None:
+        """The same with the delay that spares temporary files the way to the origin."""
+        self.failures.pop(record.id, None)
+        delay_s = 0.0 if self.hurried else self._delay_s
+        self.enqueue(record, due_s=trio.current_time() + delay_s if delay_s else 0.0)
+        for older in self._journal.at(*record.lane):
+            attempt = self.attempt(older.id)
+            if attempt is not None and older.inode == record.inode and older.id < record.id:
+                self._stop_for(attempt, record)
+
+    def _stop_for(self, attempt: Attempt, newer: StagedRecord) -> None:
+        if attempt.record.id not in self._displacing:
+            self._displacing.add(newer.id)
+            attempt.cancel()
+
+    def forget(self, staged_id: int) -> None:
+        """The record is gone: stop its upload and everything that was remembered of it."""
+        self._queue.remove(staged_id)
+        self.failures.pop(staged_id, None)
+        self._displacing.discard(staged_id)
+        self.stop(staged_id)
+
+    def stop(self, staged_id: int) -> None:
+        """Stop what is under way for this file, without a word about what comes next."""
+        for attempt in self._attempts.get(staged_id, ()):
+            attempt.cancel()
+
+    def attempt(self, staged_id: int) -> Attempt | None:
+        """The upload of this file that is under way."""
+        attempts = self._attempts.get(staged_id)
+        return attempts[-1] if attempts else None
+
+    def unlink_when_idle(self, staged_id: int) -> None:
+        """Remove the file's name now, or when the upload that reads it has ended."""
+        if staged_id in self._attempts:
+            self._unwanted.add(staged_id)
+        else:
+            self._staging.unlink(staged_id)
+
+    def is_queued(self, record: StagedRecord) -> bool:
+        """Whether a retraction waits for its turn and nothing else."""
+        return record.id in self._queue or record.id in self._parked.get(record.lane, ())
+
+    def is_busy(self, lane: Lane) -> bool:
+        return lane in self._busy
+
+    def hurry(self) -> None:
+        """Try everything now, failed ones included."""
+        self._queue.hurry()
+        self._work.ring()
+
+    def state_changed(self, record: StagedRecord) -> None:
+        """Tell everybody who waits or watches."""
+        self._on_state(record)
+        self._staging.budget.recheck()
+        self.changed.ring()
+
+    def wake_retractions(self, lane: Lane) -> None:
+        """The record that was to replace their result is not going to do it (any more)."""
+        for record in self._journal.retractions(*lane):
+            if not self._is_dormant(record):
+                self.enqueue(record)
+
+    # -- the service ----------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. What is under way then is told to stop and taken up again by the next start."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self.running = True
+                task_status.started()
+                while True:
+                    self._start_due(nursery)
+                    with trio.move_on_at(self._queue.next_due_s()):
+                        await self._work.heard()
+        finally:
+            self.running = False
+            for staged_id in self._attempts:
+                self.stop(staged_id)
+
+    def _start_due(self, nursery: trio.Nursery) -> None:
+        while (taken := self._queue.take(trio.current_time())) is not None:
+            staged_id, large = taken
+            record = self._journal.get(staged_id) or self._journal.retraction(staged_id)
+            if record is None or record.state not in (StagedState.SEALED, StagedState.UPLOADING, StagedState.CANCELLED):
+                self._queue.ended(large=large)
+            elif record.lane in self._busy:
+                self._queue.ended(large=large)
+                self._parked.setdefault(record.lane, set()).add(staged_id)
+            else:
+                self._busy[record.lane] = staged_id
+                nursery.start_soon(self._turn, record, large)
+
+    async def _turn(self, taken: StagedRecord, large: bool) -> None:
+        lane = taken.lane
+        try:
+            record = self._journal.get(taken.id) or self._journal.retraction(taken.id)
+            if record is None or record.lane != lane:
+                return  # cancelled, or renamed and queued anew
+            if record.state is StagedState.CANCELLED:
+                await self._retract(record)
+            elif record.state in (StagedState.SEALED, StagedState.UPLOADING):
+                await self._upload(record)
+        except Exception as error:
+            # Also what nobody foresaw: one file's trouble must not end the service, and is never forgotten.
+            if not isinstance(error, TierCacheError):
+                log.exception("upload of %r failed in an unforeseen way", taken.key)
+            self._failed(taken.id, error)
+        finally:
+            del self._busy[lane]
+            self._queue.ended(large=large)
+            for staged_id in sorted(self._parked.pop(lane, ())):
+                parked = self._journal.get(staged_id) or self._journal.retraction(staged_id)
+                if parked is not None:
+                    self.enqueue(parked)
+            self._work.ring()
+            self.changed.ring()
+
+    # -- one upload -----------------------------------------------------------------------------------------------
+
+    async def _upload(self, record: StagedRecord) -> None:
+        newer = self._newer_sealed(record)
+        if newer is not None:
+            await self._give_way(record, newer)
+            return
+        if record.committed_etag:
+            await self.finish(record, b"")
+            return
+        record = record._replace(state=StagedState.UPLOADING, attempts=record.attempts + 1)
+        # Not durable by itself: recovery takes every sealed file for one that may have been sent.
+        self._journal.put_later(put=(record,))
+        attempt = Attempt(record)
+        self._attempts.setdefault(record.id, []).append(attempt)
+        self._metrics.uploads_in_flight.inc()
+        self.state_changed(record)
+        try:
+            outcome = await self._send(attempt)
+        except UploadCancelled:
+            await self._stopped(record)
+        except Exception:
+            if self._is_current(record):
+                raise
+        else:
+            if self._is_current(record):
+                await self._settle(record, outcome)
+        finally:
+            self._metrics.uploads_in_flight.dec()
+            self._metrics.upload_bytes.inc(attempt.sent_bytes)
+            self._attempt_over(attempt)
+
+    async def _send(self, attempt: Attempt) -> Outcome:
+        record = attempt.record
+        origin = self._resolve_origin(record)
+        stale_ids = frozenset(r.upload_id for r in self._journal.retractions(*record.lane))
+        path = self._staging.path(record.id)
+        return await trio.to_thread.run_sync(
+            upload, origin, path, attempt, stale_ids, limiter=self._threads, abandon_on_cancel=True
+        )
+
+    def _attempt_over(self, attempt: Attempt) -> None:
+        staged_id = attempt.record.id
+        self._attempts[staged_id].remove(attempt)
+        if self._attempts[staged_id]:
+            return
+        del self._attempts[staged_id]
+        if staged_id in self._unwanted:
+            self._unwanted.discard(staged_id)
+            with suppress(TierCacheError):
+                self._staging.unlink(staged_id)
+
+    def _is_current(self, record: StagedRecord) -> bool:
+        """Whether the record still wants what this attempt sent: not cancelled, renamed or sealed anew meanwhile."""
+        now = self._journal.get(record.id)
+        return now is not None and now.upload_id == record.upload_id and now.key == record.key
+
+    async def _settle(self, record: StagedRecord, outcome: Outcome) -> None:
+        match outcome:
+            case Sent(stat, checksums):
+                await self._confirm(record, stat, checksums)
+            case Clash(found):
+                what = "it is gone there" if found is None else "somebody else changed it there"
+                await self._end(record, StagedState.CONFLICT, f"not uploaded over the origin's copy: {what}")
+            case Damaged(reason):
+                await self.lose(record, reason)
+            case Torn():
+                await self._seal_again(record)
+
+    async def _confirm(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> None:
+        current = self._journal.get(record.id)
+        assert current is not None
+        confirmed = current._replace(committed_etag=stat.etag, committed_ns=stat.modified_ns)
+        await self._journal.put(confirmed)
+        # Renamed or unlinked while that was written: the retraction that this left behind sees to the origin's copy.
+        if self._is_current(record):
+            await self.finish(confirmed, checksums)
+
+    async def finish(self, record: StagedRecord, checksums: bytes) -> None:
+        """The last steps of a commit, for a record whose confirmation is durable. Also called by recovery."""
+        stat = committed_stat(record)
+        newer = [other for other in self._journal.at(*record.lane) if other.id > record.id]
+        adopted = bool(checksums or not record.size_bytes) and not newer and self._adopt(record, stat, checksums)
+        self._on_commit(record, stat)
+        stale = [other.id for other in self._journal.retractions(*record.lane)]
+        self._journal.put_later(put=[_based_on(other, record, stat) for other in newer], drop=[record.id, *stale])
+        self._metrics.uploads.labels(outcome="committed").inc()
+        self._discard_bytes(record.id, adopted=adopted)
+        self.failures.pop(record.id, None)
+        self._displacing.discard(record.id)
+        self._staging.budget.recheck()
+        self.changed.ring()
+        await self._journal.flush()
+
+    def _adopt(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> bool:
+        try:
+            version = version_ref(self._resolve_origin(record), record.origin, stat)
+            return self._cache.adopt(version, self._staging.path(record.id), checksums)
+        except (TierCacheError, OSError) as error:
+            # A tier that fails is a tier that misses: the origin has the bytes.
+            log.warning("an uploaded file was not taken into the cache: %s", error)
+            return False
+
+    def _discard_bytes(self, staged_id: int, *, adopted: bool) -> None:
+        try:
+            if adopted:
+                self._staging.closed(staged_id)
+            else:
+                self._staging.delete(staged_id)
+        except TierCacheError as error:
+            log.warning("a staged file that is no longer needed stays until the next start: %s", error)
+
+    # -- other ends -----------------------------------------------------------------------------------------------
+
+    def _newer_sealed(self, record: StagedRecord) -> StagedRecord | None:
+        newer = [
+            other
+            for other in self._journal.at(*record.lane)
+            if other.id > record.id and other.published and other.state is StagedState.SEALED
+        ]
+        return newer[-1] if newer else None
+
+    async def _give_way(self, record: StagedRecord, newer: StagedRecord) -> None:
+        """A newer sealed file of the name holds all the bytes that count: this one never goes up."""
+        put = [inherit(newer, record)]
+        if record.attempts:
+            put.append(retraction_of(record, self._staging.new_id(), replaced_by=newer.id))
+        self._journal.put_later(put=put, drop=[record.id])
+        self._metrics.uploads.labels(outcome="obsolete").inc()
+        self.on_superseded(record.id, newer.id)
+        self.failures.pop(record.id, None)
+        self._displacing.discard(record.id)
+        await self._journal.flush()
+        self._discard_bytes(record.id, adopted=False)
+        self.changed.ring()
+
+    async def _stopped(self, record: StagedRecord) -> None:
+        self._metrics.uploads.labels(outcome="cancelled").inc()
+        if not self._is_current(record):
+            return
+        current = self._journal.get(record.id)
+        assert current is not None
+        newer = self._newer_sealed(current)
+        if newer is not None:
+            await self._give_way(current, newer)
+        else:
+            # Stopped for a newer one that was opened again for writing: this is the newest sealed state once more.
+            self._back_to_sealed(current)
+
+    def _back_to_sealed(self, record: StagedRecord) -> None:
+        record = record._replace(state=StagedState.SEALED)
+        self._journal.put_later(put=(record,))
+        self.state_changed(record)
+        self.enqueue(record)
+
+    async def _seal_again(self, record: StagedRecord) -> None:
+        """Somebody wrote to the file after its seal: what was sent counts as an earlier state of it."""
+        current = self._journal.get(record.id)
+        assert current is not None
+        sealed = current._replace(
+            state=StagedState.SEALED,
+            upload_id=next_upload_id(current.upload_id),
+            size_bytes=self._staging.measure(record.id),
+        )
+        await self._journal.put(sealed)
+        log.warning("%r was written while it was uploaded; it is uploaded again", record.key)
+        failure = self._backoff.next(self.failures.get(record.id), TierCacheError("written"), trio.current_time())
+        self.failures[record.id] = failure
+        self.state_changed(sealed)
+        self.enqueue(sealed, due_s=failure.due_s)
+
+    async def lose(self, record: StagedRecord, reason: str) -> None:
+        """The staged bytes are gone or damaged: told, and what is left of them kept aside."""
+        log.error("%r is lost: %s", record.key, reason)
+        await self._end(record, StagedState.LOST, reason)
+        self._staging.set_aside(record.id)
+
+    async def _end(self, record: StagedRecord, state: StagedState, reason: str) -> None:
+        current = self._journal.get(record.id)
+        if current is None:
+            return
+        ended = current._replace(state=state, last_error=reason)
+        self._metrics.uploads.labels(outcome=state.value).inc()
+        self.failures.pop(record.id, None)
+        try:
+            await self._journal.put(ended)
+        finally:
+            self.state_changed(ended)
+            self.wake_retractions(ended.lane)
+
+    def _failed(self, staged_id: int, error: Exception) -> None:
+        record = self._journal.get(staged_id) or self._journal.retraction(staged_id)
+        if record is None:
+            return
+        failure = self._backoff.next(self.failures.get(staged_id), error, trio.current_time())
+        self.failures[staged_id] = failure
+        self._metrics.uploads.labels(outcome="failed").inc()
+        state = StagedState.SEALED if record.state is StagedState.UPLOADING else record.state
+        record = record._replace(state=state, last_error=_one_line(error))
+        self._journal.put_later(put=(record,))
+        log.warning("upload of %r failed, try again: %s", record.key, record.last_error)
+        self.state_changed(record)
+        if state in (StagedState.SEALED, StagedState.CANCELLED):
+            self.enqueue(record, due_s=failure.due_s)
+
+    # -- retractions ----------------------------------------------------------------------------------------------
+
+    def _is_dormant(self, record: StagedRecord) -> bool:
+        """Whether an upload that is due replaces the unwanted object anyway: better than a time without any."""
+        heir = self._journal.get(record.replaced_by)
+        return (
+            heir is not None
+            and heir.lane == record.lane
+            and heir.state in (StagedState.STAGED, StagedState.SEALED, StagedState.UPLOADING)
+        )
+
+    async def _retract(self, record: StagedRecord) -> None:
+        if self._is_dormant(record):
+            return
+        origin = self._resolve_origin(record)
+        await trio.to_thread.run_sync(retract, origin, record, limiter=self._threads, abandon_on_cancel=True)
+        self.failures.pop(record.id, None)
+        await self._journal.drop(record.id)
+
+
+def committed_stat(record: StagedRecord) -> ObjectStat:
+    """What the origin confirmed, from the journal alone."""
+    return ObjectStat(
+        record.key,
+        Kind.FILE,
+        record.size_bytes,
+        record.committed_etag,
+        record.committed_ns,
+        record.attributes,
+        upload_id=record.upload_id,
+    )
+
+
+def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0) -> StagedRecord:
+    """The duty that an unwanted upload of ``record`` leaves behind."""
+    return record._replace(
+        id=new_id, state=StagedState.CANCELLED, replaced_by=replaced_by, committed_etag="", last_error=""
+    )
+
+
+def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
+    """``newer`` was made from the bytes of ``older``, which never go up: it stands on what those stood on."""
+    if newer.condition is not ConditionKind.IF_MATCH:
+        return newer
+    return newer._replace(condition=older.condition, base_etag=older.base_etag)
+
+
+def _based_on(newer: StagedRecord, committed: StagedRecord, stat: ObjectStat) -> StagedRecord:
+    """``newer`` follows ``committed`` under the same name: what it must find at the origin is the new version."""
+    if newer.condition is ConditionKind.IF_ABSENT and newer.inode == committed.inode:
+        return newer._replace(condition=ConditionKind.IF_MATCH, base_etag=stat.etag)
+    if newer.condition is ConditionKind.IF_ABSENT:
+        return newer
+    return newer._replace(base_etag=stat.etag)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, Lost):
+        return str(error)
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
