@@ -1,0 +1,200 @@
+"""The commands: each reads its arguments and hands over to the module that does it, imported only then."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tiercache.cli.options import (
+    AsJson,
+    CacheDir,
+    ClientOption,
+    ConfigFile,
+    Deadline,
+    OriginOptions,
+    ProfileOption,
+    Settings,
+    configuration,
+    deadline_s,
+)
+
+app = typer.Typer(
+    help="A tiered cache for training data and checkpoints: mount a bucket, or open it through fsspec.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+Url = Annotated[str, typer.Argument(help="s3://bucket/prefix, another URL, a directory, or tiercache://NAME.")]
+
+
+@app.command()
+def mount(
+    url: Url,
+    mountpoint: Annotated[str, typer.Argument(help="An existing directory.")],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    profile: ProfileOption = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change.")] = False,
+    foreground: Annotated[bool, typer.Option("--foreground", "-f", help="Stay; unmount on SIGINT or SIGTERM.")] = False,
+    client: ClientOption = None,
+    option: OriginOptions = None,
+    driver: Annotated[str, typer.Option(help="auto, kernel or pyfuse3.", metavar="NAME")] = "",
+    deadline: Deadline = "60s",
+) -> None:
+    """Mount a bucket or a directory. Starts the engine of the cache directory if none runs."""
+    from tiercache.cli.link import starting
+    from tiercache.cli.mount import mount as do_mount
+    from tiercache.cli.mount import stay
+    from tiercache.cli.origin import choose_origin
+
+    wait_s = deadline_s(deadline)
+    settled = configuration(cache_dir, config, settings)
+    origin = choose_origin(settled, url, client=client, options=option, profile=profile)
+    engine = starting(settled)
+    made = do_mount(engine, origin, mountpoint, read_only=read_only, driver=driver)
+    how = ", read-only" if made["read_only"] else ""
+    print(f"{made['url']} is mounted at {made['mountpoint']} (profile {made['profile']}{how})", flush=True)
+    if foreground:
+        stay(engine, made["mountpoint"], wait_s)
+
+
+@app.command()
+def umount(
+    mountpoint: Annotated[str, typer.Argument(help="Where it is mounted.")],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    deadline: Deadline = "60s",
+    lazy: Annotated[bool, typer.Option("--lazy", help="Take it away even while files in it are open.")] = False,
+) -> None:
+    """Unmount and bring what was written to the origin. Exit status 3: some of it is still only in the journal."""
+    from tiercache.cli.unmount import unmount
+
+    unmount(configuration(cache_dir, config, None), mountpoint, deadline_s(deadline), lazy=lazy)
+
+
+@app.command()
+def status(
+    path: Annotated[str | None, typer.Argument(help="A path under a mount, or a URL.")] = None,
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the engine, its tiers, mounts and dirty files; with PATH, what that file has reached."""
+    from tiercache.cli.link import attach_existing, attach_for_path
+    from tiercache.cli.origin import choose_origin
+
+    settled = configuration(cache_dir, config, None)
+    if path is None:
+        answer = attach_existing(settled).status()
+    elif "://" in path:
+        origin = choose_origin(settled, path, client=None, options=None, profile=None)
+        answer = attach_existing(settled).request("status_path", path=origin.url)
+    else:
+        import os
+
+        answer = attach_for_path(settled, path).request("status_path", path=os.path.abspath(path))
+    from tiercache.cli.status import print_engine, print_json, print_path
+
+    if as_json:
+        print_json(answer)
+    elif path is None:
+        print_engine(answer)
+    else:
+        print_path(answer)
+
+
+@app.command()
+def drain(
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    deadline: Deadline = "60s",
+) -> None:
+    """Wait until everything written is in the origin. Exit status 0 only then; 3 when some is not at the deadline."""
+    from tiercache.cli.drain import drain as do_drain
+    from tiercache.cli.link import attach_or_recover
+
+    do_drain(attach_or_recover(configuration(cache_dir, config, settings)), deadline_s(deadline))
+
+
+@app.command()
+def warmup(
+    url: Url,
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    check: Annotated[bool, typer.Option("--check", help="Fetch nothing; verify what is there.")] = False,
+    profile: ProfileOption = None,
+    client: ClientOption = None,
+    option: OriginOptions = None,
+) -> None:
+    """Fetch everything under a URL into the cache."""
+    from tiercache.cli.link import starting
+    from tiercache.cli.origin import choose_origin
+    from tiercache.cli.warmup import warmup as do_warmup
+
+    settled = configuration(cache_dir, config, settings)
+    origin = choose_origin(settled, url, client=client, options=option, profile=profile)
+    do_warmup(starting(settled), origin, check=check)
+
+
+@app.command()
+def stop(
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    deadline: Deadline = "60s",
+) -> None:
+    """Drain, unmount everything and end the engine. Exit status 3: some bytes are only in the journal."""
+    from tiercache.cli.stop import stop as do_stop
+
+    do_stop(configuration(cache_dir, config, None), deadline_s(deadline))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def bench(context: typer.Context) -> None:
+    """Measure: smallfiles, largefile, checkpoint, metadata or all; see tiercache bench --help."""
+    from tiercache.bench.cli import main
+
+    raise typer.Exit(main(context.args))
+
+
+@app.command(hidden=True)
+def engine(cache_dir: CacheDir = None, config: ConfigFile = None, settings: Settings = None) -> None:
+    """Run the engine of a cache directory in the foreground, until SIGINT or SIGTERM."""
+    from tiercache.cli.engine import run
+
+    run(configuration(cache_dir, config, settings))
+
+
+@config_app.command("show")
+def config_show(
+    cache_dir: CacheDir = None, config: ConfigFile = None, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """Print the settings in force, defaults included, secrets masked."""
+    from tiercache.cli.show_config import as_toml, masked
+    from tiercache.cli.status import print_json
+    from tiercache.config.sources import config_file
+
+    settled = configuration(cache_dir, config, settings)
+    if as_json:
+        print_json(masked(settled))
+    else:
+        print(as_toml(settled, config_file(config)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from tiercache import __version__
+
+    print(f"tiercache {__version__}")

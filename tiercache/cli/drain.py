@@ -1,0 +1,64 @@
+"""Bring staged bytes to the origins and tell what is left."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tiercache.cli.failure import Unfinished
+from tiercache.cli.progress import Progress, progress
+from tiercache.units import format_size
+
+if TYPE_CHECKING:
+    from tiercache.client import Client
+
+TOLD_MAX = 20
+"""Files that are named one by one."""
+
+
+def drain(client: Client, deadline_s: float) -> None:
+    """Wait until everything is in the origins; Unfinished says what is left at the deadline."""
+    with progress("draining") as shown:
+        answer = client.drain(deadline_s, on_progress=DrainProgress(shown))
+    tell(client, answer, "everything is in the origin")
+
+
+def umount(client: Client, mountpoint: str, deadline_s: float, *, lazy: bool) -> None:
+    """Unmount, then wait for the uploads of what was written there."""
+    with progress("draining") as shown:
+        answer = client.request(
+            "umount", on_progress=DrainProgress(shown), mountpoint=mountpoint, deadline_s=deadline_s, lazy=lazy
+        )
+    tell(client, answer, f"{mountpoint} is unmounted, everything is in the origin")
+
+
+def tell(client: Client, answer: dict[str, Any], good: str) -> None:
+    """Name what is left, or say that all went well."""
+    left = len(answer["left"])
+    if not left:
+        print(good)
+        return
+    for file in client.status()["dirty"]["list"][:TOLD_MAX]:
+        reason = f": {file['last_error']}" if file["last_error"] else ""
+        print(f"{file['path']}: {file['state']}, {format_size(file['size_bytes'])}{reason}", file=sys.stderr)
+    raise Unfinished(
+        f"{left} file{'s are' if left != 1 else ' is'} not in the origin, but kept in the journal; "
+        "run tiercache drain again, or see tiercache status"
+    )
+
+
+class DrainProgress:
+    """Shows the progress reports of a drain: what was dirty at first is the whole."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._total_bytes = 0.0
+
+    def __call__(self, report: dict[str, Any]) -> None:
+        sent_bytes = sum(file["sent_bytes"] for file in report["list"])
+        left_bytes = max(0, report["bytes"] - sent_bytes)
+        self._total_bytes = max(self._total_bytes, left_bytes)
+        note = f"{report['files']} files, {format_size(left_bytes)} left"
+        if failing := [file["last_error"] for file in report["list"] if file["last_error"]]:
+            note += f", {len(failing)} failing: {failing[0]}"
+        self._shown.update(self._total_bytes - left_bytes, self._total_bytes, note)

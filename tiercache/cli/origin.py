@@ -1,0 +1,69 @@
+"""The origin that a command line names: a URL, a local directory, or a name in the configuration."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tiercache.cli.options import pairs
+
+if TYPE_CHECKING:
+    from tiercache.config import Config
+
+NAMED = "tiercache://"
+
+
+class OriginChoice(NamedTuple):
+    """What the engine needs to open it. Empty texts: the engine's default."""
+
+    url: str
+    client: str
+    options: dict[str, Any]
+    profile: str
+
+
+def choose_origin(
+    config: Config, url: str, *, client: str | None, options: list[str] | None, profile: str | None
+) -> OriginChoice:
+    """Options of the command line above those of the configuration, above the caller's AWS variables."""
+    from tiercache.config import PROFILES, ConfigError
+    from tiercache.config.aws import with_aws_environment
+
+    if profile is not None and profile not in PROFILES:
+        raise ConfigError(f"--profile: {profile!r} is not known; allowed: {', '.join(PROFILES)}")
+    if client is not None and client not in ("obstore", "s3fs"):
+        raise ConfigError(f"--client: {client!r} is not known; allowed: obstore, s3fs")
+    choice = OriginChoice(url, client or "", pairs(options, "--option"), profile or "")
+    if url.startswith(NAMED):
+        choice = _named(config, choice)
+    elif "://" not in url:
+        # The engine has another working directory.
+        choice = choice._replace(url=os.path.abspath(os.path.expanduser(url)))
+    else:
+        choice = _as_configured(config, choice)
+    return choice._replace(options=with_aws_environment(choice.url, choice.options))
+
+
+def _named(config: Config, choice: OriginChoice) -> OriginChoice:
+    """An unknown name is left to the engine, whose configuration may be another one."""
+    name, _, rest = choice.url.removeprefix(NAMED).partition("/")
+    origin = config.origins.get(name)
+    if origin is None:
+        return choice
+    url = f"{origin.url.rstrip('/')}/{rest}" if rest else origin.url
+    return OriginChoice(
+        url,
+        choice.client or origin.client,
+        {**origin.options, **choice.options},
+        choice.profile or origin.profile,
+    )
+
+
+def _as_configured(config: Config, choice: OriginChoice) -> OriginChoice:
+    """A URL inside a configured origin is opened as that says, also without its name."""
+    for name, origin in config.origins.items():
+        prefix = origin.url.rstrip("/")
+        if choice.url == prefix or choice.url.startswith(prefix + "/"):
+            rest = choice.url.removeprefix(prefix).lstrip("/")
+            return _named(config, choice._replace(url=f"{NAMED}{name}/{rest}"))
+    return choice

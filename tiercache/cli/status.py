@@ -1,0 +1,125 @@
+"""Show what the engine says of itself, or of one file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tiercache.units import format_duration, format_size
+
+DIRTY_SHOWN_MAX = 20
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """Plain JSON, for programs."""
+    print(json.dumps(answer, indent=2, default=str))
+
+
+def print_engine(status: dict[str, Any]) -> None:
+    """Tables for people."""
+    engine = status["engine"]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"engine  pid {engine['pid']}, up {format_duration(engine['uptime_s'])}, version {engine['version']}, "
+        f"{escape(str(engine['cache_dir']))}"
+    )
+    parts: list[Any] = [_tiers(status)]
+    if status["mounts"]:
+        parts.append(_mounts(status["mounts"]))
+    parts.append(_dirty_line(status))
+    if status["dirty"]["list"]:
+        parts.append(_dirty(status["dirty"]))
+    console.print(Group(*parts))
+
+
+def _tiers(status: dict[str, Any]) -> Table:
+    figures = status["metrics"]
+    misses = float(figures.get("misses_total", 0))
+    reads = misses + sum(tier["hits"] for tier in status["tiers"].values())
+    table = Table(
+        "tier", *map(_right, ("used", "capacity", "files", "hits", "hit ratio", "filled", "evicted", "damaged"))
+    )
+    for name, tier in status["tiers"].items():
+        table.add_row(
+            name,
+            format_size(tier["used_bytes"]),
+            format_size(tier["capacity_bytes"]),
+            f"{tier['resident']:.0f}",
+            f"{tier['hits']:.0f}",
+            f"{tier['hits'] / reads:.1%}" if reads else "–",
+            format_size(tier["fill_bytes"]),
+            f"{tier['evictions']:.0f}",
+            f"{tier['damaged']:.0f}",
+        )
+    table.add_row("origin", "", "", "", f"{misses:.0f}", f"{misses / reads:.1%}" if reads else "–", "", "", "")
+    return table
+
+
+def _mounts(mounts: list[dict[str, Any]]) -> Table:
+    table = Table("mount point", "origin", "profile", "")
+    for mount in mounts:
+        table.add_row(
+            *map(Text, (mount["mountpoint"], mount["url"], mount["profile"])), "ro" if mount["read_only"] else ""
+        )
+    return table
+
+
+def _dirty_line(status: dict[str, Any]) -> Text:
+    dirty, uploads = status["dirty"], status["uploads"]
+    states = ", ".join(f"{number} {state}" for state, number in dirty["states"].items())
+    what = f"{dirty['files']} files, {format_size(dirty['bytes'])} ({states})" if dirty["files"] else "nothing"
+    return Text(
+        f"dirty   {what}; uploads: {uploads['in_flight']:.0f} running, {uploads['committed']:.0f} done, "
+        f"{uploads['failed']:.0f} failed"
+    )
+
+
+def _dirty(dirty: dict[str, Any]) -> Table:
+    table = Table("dirty file", "state", _right("size"), _right("sent"), _right("attempts"), "last error")
+    for file in dirty["list"][:DIRTY_SHOWN_MAX]:
+        sent = f"{file['sent_bytes'] / file['size_bytes']:.0%}" if file["size_bytes"] else "–"
+        table.add_row(
+            Text(file["path"]),
+            file["state"],
+            format_size(file["size_bytes"]),
+            sent,
+            str(file["attempts"]),
+            Text(file["last_error"]),
+        )
+    if dirty["files"] > DIRTY_SHOWN_MAX:
+        table.add_row(f"and {dirty['files'] - DIRTY_SHOWN_MAX} more", "", "", "", "", "")
+    return table
+
+
+def print_path(file: dict[str, Any]) -> None:
+    """One fact a line."""
+    console = Console(highlight=False, soft_wrap=True)
+    rows = {
+        "path": file["path"],
+        "kind": file["kind"],
+        "state": file["state"],
+        "safe on": {"memory": "this node's memory", "local": "this node's disk", "origin": "the origin"}.get(
+            file["durable"], file["durable"]
+        ),
+        "size": format_size(file["size_bytes"]),
+    }
+    if file["state"] != "clean":
+        rows["sent"] = format_size(file["sent_bytes"])
+    if file["last_error"]:
+        rows["last error"] = file["last_error"]
+    if resident := file.get("resident"):
+        tiers = [name for name in ("ram", "nvme") if resident[name]]
+        rows["cached"] = f"{format_size(resident['resident_bytes'])} in {' and '.join(tiers)}" if tiers else "nothing"
+    for name, value in rows.items():
+        console.print(Text(f"{name:<11}{value}"))
+
+
+def _right(header: str) -> Any:
+    from rich.table import Column
+
+    return Column(header, justify="right")

@@ -1,0 +1,50 @@
+"""Bring a prefix into the cache ahead of its use, or check what of it is there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tiercache.cli.origin import OriginChoice
+from tiercache.cli.progress import progress
+from tiercache.errors import Broken
+from tiercache.units import format_size
+
+if TYPE_CHECKING:
+    from tiercache.client import Client
+
+TOLD_MAX = 20
+
+
+def warmup(client: Client, origin: OriginChoice, *, check: bool) -> None:
+    """Wait until all is resident (or checked); Broken when some files are not."""
+    with progress("checking" if check else "warming up") as shown:
+
+        def show(report: dict[str, Any]) -> None:
+            shown.update(report["done_bytes"], report["bytes"], f"{report['done_files']} of {report['files']} files")
+
+        report = client.request(
+            "warmup",
+            on_progress=show,
+            url=origin.url,
+            check=check,
+            client=origin.client,
+            options=origin.options,
+            profile=origin.profile,
+        )
+    _tell(report, check=check)
+
+
+def _tell(report: dict[str, Any], *, check: bool) -> None:
+    for error in report["errors"][:TOLD_MAX]:
+        print(f"tiercache: {error}", file=sys.stderr)
+    missing = report["files"] - report["resident_files"]
+    print(
+        f"{report['resident_files']} of {report['files']} files, "
+        f"{format_size(report['resident_bytes'])} of {format_size(report['bytes'])} are cached"
+        + (f"; {report['damaged']} damaged copies dropped" if report["damaged"] else "")
+    )
+    if report["failed_files"]:
+        raise Broken(f"{report['failed_files']} files failed")
+    if missing:
+        raise Broken(f"{missing} files are not in the cache" + ("; run it without --check" if check else ""))
