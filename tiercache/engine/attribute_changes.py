@@ -30,7 +30,7 @@ class AttributeChanges:
         if tree.can(Capability.SET_ATTRIBUTES):
             return await self._set_at_origin(key, entry, attributes)
         if tree.can(Capability.STORED_ATTRIBUTES) and entry.kind is Kind.FILE:
-            return await self._files.rewritewith_attributes(key, attributes)
+            return await self._writes.rewrite_with_attributes(key, attributes)
         # The origin has no place for them: they last as long as the catalog knows this version.
         return tree.put(key, with_attributes(entry, attributes))
 
@@ -41,7 +41,7 @@ class AttributeChanges:
         except Unsupported:
             if entry.kind is not Kind.FILE:
                 return tree.put(key, with_attributes(entry, attributes))
-            return await self._files.rewritewith_attributes(key, attributes)
+            return await self._writes.rewrite_with_attributes(key, attributes)
         except Absent:
             if not tree.exists_here(key):
                 raise

@@ -59,7 +59,7 @@ class Changes:
         for name in tree.live.links[entry.inode]:
             known = tree.entry(name)
             if name == target or (known is not None and known.inode == entry.inode):
-                version = tree.version_ref(name, linked).id if name == target else known.version if known else b""
+                version = known.version if known is not None and name != target else linked.version
                 tree.put(name, linked._replace(version=version))
         tree.touch_directory(parent_of(target))
         tree.changed(target)
@@ -159,7 +159,7 @@ class Changes:
             raise NotDirectory(f"{show(key)}: not a directory")
         if not key:
             raise InvalidArgument("the root of an origin cannot be removed")
-        if key in tree.staged_below or await self._names.list(key, posix=False):
+        if key in tree.staged_below or await self._names.children(key, posix=False):
             raise NotEmpty(f"{show(key)}: directory not empty")
         try:
             await tree.call(tree.origin.remove_directory, key)

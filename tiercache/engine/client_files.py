@@ -6,14 +6,14 @@ import os
 
 from tiercache.engine.entries import attributes_of, now_ns, staged_entry
 from tiercache.engine.files import Files
-from tiercache.engine.live import live_entry
+from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Exists, IsDirectory, NotDirectory
-from tiercache.journal import ConditionKind, StagedRecord
-from tiercache.model import Attributes, Entry, Key, Kind, parent_of
+from tiercache.journal import ConditionKind
+from tiercache.model import Attributes, Entry, Key, Kind, StagedState, parent_of
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
 
@@ -80,52 +80,53 @@ class ClientFiles:
         record = self._journal.get(staged_id)
         if record is None:
             raise Absent(f"there is no staged file {staged_id}")
-        staged = self._staging.open(staged_id)
-        key = record.key
-        sure = record.condition is not ConditionKind.ALWAYS
-        replaced = await self._present(key, sure=sure)
+        key, staged = record.key, self._staging.open(staged_id)
+        replaced = await self._present(key, sure=record.condition is not ConditionKind.ALWAYS)
         if replaced is not None and record.condition is ConditionKind.IF_ABSENT:
             raise Exists(f"{show(key)}: exists already")
+        if replaced is not None and replaced.kind is Kind.DIRECTORY:
+            raise IsDirectory(f"{show(key)}: is a directory")
+        older = self._tree.live.get(replaced.inode) if replaced is not None else None
+        if older is not None:
+            await self._files.keep_readable(older)
         at_ns = now_ns()
-        attributes = record.attributes._replace(mtime_ns=at_ns, ctime_ns=at_ns)
-        record = record._replace(published=True, size_bytes=staged.size_bytes, attributes=attributes)
-        if replaced is not None:
-            record = await self._supersede(record, key, replaced)
-        await self._journal.put(record)
-        entry = staged_entry(attributes, record.inode, staged=staged_id, size_bytes=staged.size_bytes)
+        attributes = record.attributes or Attributes(0o644, os.getuid(), os.getgid(), at_ns)
+        entry = staged_entry(
+            attributes._replace(mtime_ns=at_ns, ctime_ns=at_ns),
+            record.inode,
+            staged=staged_id,
+            size_bytes=staged.size_bytes,
+        )
+        if replaced is not None and replaced.staged:
+            self._tree.note_staged(key, -1)
         live = self._files.enter_staged(key, entry._replace(etag=record.base_etag), staged)
-        await self._writes.seal(live)
-        await self._writes.await_ack(staged, wanted=self._profile.sync_on_close)
+        # Sealed before the older one is dropped: at no moment does a crash lose both.
+        await self._writes.close_written(live, staged)
+        if replaced is not None:
+            await self._drop_older(replaced, older)
         return self._tree.entry(key) or entry
 
-    async def _supersede(self, record: StagedRecord, key: Key, replaced: Entry) -> StagedRecord:
-        """The name's present file becomes an unlinked inode; an upload of it that has not begun never will."""
-        if replaced.kind is Kind.DIRECTORY:
-            raise IsDirectory(f"{show(key)}: is a directory")
-        live = self._tree.live.get(replaced.inode)
-        if live is not None:
-            await self._files.keep_readable(live)
-        if replaced.staged:
-            await self._writeback.cancel(replaced.staged)
-            self._tree.note_staged(key, -1)
-        if live is not None:
-            live.key = None
-            if not live.handles:
-                self._writes.drop_staged(live)
-            self._tree.live.release(live)
-        if record.condition is ConditionKind.IF_MATCH and replaced.staged:
-            # Based on staged bytes that never get an etag of their own: what they were based on is what counts.
-            return record._replace(base_etag=replaced.etag)
-        return record
+    async def _drop_older(self, replaced: Entry, older: LiveInode | None) -> None:
+        """The file that had the name is an unlinked inode now. Its upload, if one is due, gives way to the newer one
+        by itself; cancelled it is when open handles need its bytes or nobody ever sealed it."""
+        record = self._journal.get(replaced.staged) if replaced.staged else None
+        on_its_way = record is not None and record.state in (StagedState.SEALED, StagedState.UPLOADING)
+        if older is not None:
+            older.key = None
+            older.entry = older.entry._replace(link_count=0)
+        if record is not None and (not on_its_way or (older is not None and older.handles)):
+            await self._writeback.cancel(record.id, wait=False)
+        if older is not None and not older.handles:
+            if record is not None and not on_its_way:
+                self._writes.drop_staged(older)
+            older.staged = None
+            self._tree.live.release(older)
 
     async def sync_staged(self, staged_id: int) -> None:
-        """The client's fsync: size and record are durable."""
-        record = self._journal.get(staged_id)
-        if record is None:
+        """The client's fsync: data and record are durable."""
+        if self._journal.get(staged_id) is None:
             raise Absent(f"there is no staged file {staged_id}")
-        staged = self._staging.open(staged_id)
-        await self._journal.put(record._replace(size_bytes=staged.size_bytes))
-        await self._staging.sync(staged)
+        await self._writeback.sync(staged_id)
 
     async def discard(self, staged_id: int) -> None:
         """The client gave up or died: as if it had never opened the file."""

@@ -13,7 +13,7 @@ import trio
 
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
-from tiercache.config import Config, ProfileName
+from tiercache.config import PROFILES, Config, ProfileName
 from tiercache.engine.commits import commit, restore
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
@@ -67,6 +67,7 @@ class Engine:
             await self._recover()
             await nursery.start(self.writeback.run)
             nursery.start_soon(self._sync_catalog)
+            nursery.start_soon(self.cache.run_trimmer)
             if self.config.metrics.listen:
                 closing.callback(self.metrics.serve(self.config.metrics.listen))
             log.info("engine of %s is ready", self.config.cache_dir)
@@ -95,20 +96,21 @@ class Engine:
             nursery=nursery,
             run_id=self.catalog.run_id(),
             verify=config.verify,
-            max_object_share=config.nvme.max_object_share,
         )
+        closing.callback(self.cache.close)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
-        self.trees = Trees(config, self.catalog, self.metrics)
+        self.trees = Trees(config, self.catalog, self.journal, self.metrics)
         closing.callback(self.trees.close)
         self.writeback = WriteBack(
             self.journal,
             self.staging,
             self.cache,
-            self._origin_of,
+            self.trees.origin_of,
             upload=config.upload,
             metrics=self.metrics,
             on_commit=self._committed,
-            delay_s=config.staging.upload_delay_s,
+            upload_delay_s=config.staging.upload_delay_s,
+            uploads=self._uploads,
         )
         self.mounts = Mounts(self, nursery)
         self.warmups = Warmups(self, nursery)
@@ -116,24 +118,33 @@ class Engine:
 
     def _tiers(self, root: Path) -> list[FileTier]:
         config = self.config
-        tiers = []
+        tiers = [self._tier(Tier.NVME, root / "nvme", config.nvme_capacity_bytes(), config.free_space_floor_bytes())]
         if config.ram_capacity_bytes() > 0:
-            capacity_bytes = config.ram_capacity_bytes()
-            policy = make_policy(config.ram.policy, capacity_bytes)
-            tiers.append(FileTier(Tier.RAM, config.ram_directory, capacity_bytes, 0, policy, self.metrics))
-        capacity_bytes = config.nvme_capacity_bytes()
-        policy = make_policy(config.nvme.policy, capacity_bytes)
-        floor_bytes = config.free_space_floor_bytes()
-        tiers.append(FileTier(Tier.NVME, root / "nvme", capacity_bytes, floor_bytes, policy, self.metrics))
+            tiers.append(self._tier(Tier.RAM, config.ram_directory, config.ram_capacity_bytes(), 0))
         return tiers
+
+    def _tier(self, tier: Tier, directory: Path, capacity_bytes: int, floor_bytes: int) -> FileTier:
+        settings = self.config.ram if tier is Tier.RAM else self.config.nvme
+        return FileTier(
+            tier,
+            directory,
+            capacity_bytes=capacity_bytes,
+            free_space_floor_bytes=floor_bytes,
+            policy=make_policy(settings.policy, capacity_bytes),
+            metrics=self.metrics,
+            max_object_share=self.config.nvme.max_object_share,
+        )
 
     async def _recover(self) -> None:
         """Bring journal, files and catalog together again. Origins are asked later, by the uploads themselves."""
-        await self.cache.recover()
-        await self.writeback.recover()
+        for record in [*self.journal.records(), *self.journal.retractions()]:
+            await self.trees.prepare(record)
+        recovered = await self.cache.recover()
+        report = await self.writeback.recover()
+        log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
         for record in self.journal.records():
-            if record.published and record.key and record.state is not StagedState.LOST:
-                tree = await self.trees.of_record(record)
+            tree = self.trees.get(record.origin)
+            if tree is not None and record.published and record.state is not StagedState.LOST:
                 restore(tree, record, self.staging.open(record.id))
 
     async def _leave(self) -> None:
@@ -147,9 +158,6 @@ class Engine:
             await trio.sleep(CATALOG_SYNC_S)
             await trio.to_thread.run_sync(self.catalog.sync)
 
-    async def _origin_of(self, record: StagedRecord) -> Any:
-        return (await self.trees.of_record(record)).origin
-
     def _committed(self, record: StagedRecord, stat: ObjectStat) -> None:
         tree = self.trees.get(record.origin)
         if tree is not None:
@@ -160,10 +168,13 @@ class Engine:
         if len(self.mounts):
             return True
         settled = (StagedState.CONFLICT, StagedState.LOST)
-        return any(record.state not in settled for record in self.journal.records() if self._is_sent(record))
+        return any(
+            record.published and self._uploads(record) and record.state not in settled
+            for record in self.journal.records()
+        )
 
-    def _is_sent(self, record: StagedRecord) -> bool:
-        return record.published and self.config.profile(record.profile).upload
+    def _uploads(self, record: StagedRecord) -> bool:
+        return self.config.profile(profile_name(record.profile)).upload
 
     # -- what clients ask for ---------------------------------------------------------------------
 
@@ -194,7 +205,7 @@ class Engine:
 
     def namespace(self, origin: OriginId, profile: str) -> Namespace:
         """The view of an attached origin under a profile."""
-        settings = self.config.profile(profile)  # type: ignore[arg-type]
+        settings = self.config.profile(profile_name(profile))
         found = self._namespaces.get((origin, settings.name))
         if found is None:
             tree = self.trees.get(origin)
@@ -218,7 +229,7 @@ class Engine:
             for live in tree.live:
                 if live.staged is not None and live.writers == 0:
                     record = self.journal.get(live.staged.id)
-                    if record is not None and self.config.profile(record.profile).upload:
+                    if record is not None and self._uploads(record):
                         await self.namespace(tree.origin_id, record.profile).writes.seal(live)
 
     def status(self) -> dict[str, Any]:
@@ -228,3 +239,11 @@ class Engine:
     async def status_path(self, path: str) -> dict[str, Any]:
         """How far one file has come, by its path under a mount or its URL."""
         return await self.status_of.path(path)
+
+
+def profile_name(name: str) -> ProfileName:
+    """ConfigError for a profile that does not exist."""
+    for known in PROFILES:
+        if known == name:
+            return known
+    raise ConfigError(f"there is no profile {name!r}; there are: {', '.join(PROFILES)}")

@@ -58,7 +58,7 @@ class Mounts:
         mount_options: dict[str, Any] | None = None,
     ) -> Mount:
         """Attach the origin and mount it; returns when the mount answers."""
-        mountpoint = os.path.abspath(mountpoint)
+        mountpoint = _absolute(mountpoint)
         if mountpoint in self._mounts:
             raise MountError(f"{mountpoint}: {self._mounts[mountpoint].url} is mounted there already")
         namespace, root = await self._engine.attach(url, client, options, profile)
@@ -104,7 +104,7 @@ class Mounts:
         """Unmount; MountError when it is in use (unless ``lazy``) or not ours."""
         from tiercache.fuse.mounts import unmount
 
-        mountpoint = os.path.abspath(mountpoint)
+        mountpoint = _absolute(mountpoint)
         mount = self._mounts.get(mountpoint)
         if mount is None:
             raise MountError(f"{mountpoint}: not a mount of this engine")
@@ -114,7 +114,7 @@ class Mounts:
 
     def holding(self, path: str) -> tuple[Mount, Key] | None:
         """The mount that a local path lies in, and the key that it names there."""
-        path = os.path.abspath(path)
+        path = _absolute(path)
         best: Mount | None = None
         for mount in self._mounts.values():
             inside = path == mount.mountpoint or path.startswith(mount.mountpoint.rstrip("/") + "/")
@@ -127,7 +127,7 @@ class Mounts:
 
     def staged_ids(self, mountpoint: str) -> list[int]:
         """The staged files under one mount."""
-        mount = self._mounts.get(os.path.abspath(mountpoint))
+        mount = self._mounts.get(_absolute(mountpoint))
         if mount is None:
             raise MountError(f"{mountpoint}: not a mount of this engine")
         return [
@@ -155,3 +155,7 @@ class _Started:
     def started(self, value: object = None) -> None:
         self.reported = True
         self._task_status.started()
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)

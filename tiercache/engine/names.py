@@ -121,7 +121,7 @@ class Names:
 
     # -- directories ------------------------------------------------------------------------------
 
-    async def list(self, directory: Key, *, posix: bool = True) -> list[tuple[bytes, Entry]]:
+    async def children(self, directory: Key, *, posix: bool = True) -> list[tuple[bytes, Entry]]:
         """The children by name; only those that a mount can spell when ``posix``."""
         if not self._listing_is_fresh(directory, now_ns()):
             children = await self._refresh(directory)

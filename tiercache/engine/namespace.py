@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiercache.config import Profile
 from tiercache.engine.attribute_changes import AttributeChanges
 from tiercache.engine.changes import Changes
@@ -19,6 +21,9 @@ from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
 from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space
 from tiercache.origins.base import Capability
+
+Children = list[tuple[bytes, Entry]]
+"""Names (or whole keys) with their entries."""
 
 
 class Namespace:
@@ -73,18 +78,18 @@ class Namespace:
         """The directory that a mount shows: on an object store a prefix without objects is an empty one."""
         entry = await self.names.find(key)
         if entry is None and not self.tree.can(Capability.EMPTY_DIRECTORIES):
-            await self.names.list(b"")  # an unknown bucket or a denied one is told here
+            await self.names.children(b"")  # an unknown bucket or a denied one is told here
             self.tree.kept_directories.add(key)
             entry = self.names.remember(key, None)
         if entry is None:
             raise Absent(f"{show(key)}: no such directory")
         return entry
 
-    async def list(self, directory: Key, *, posix: bool = True) -> list[tuple[bytes, Entry]]:
-        children = await self.names.list(directory, posix=posix)
+    async def list(self, directory: Key, *, posix: bool = True) -> Children:
+        children = await self.names.children(directory, posix=posix)
         return [(name, self._newest(entry)) for name, entry in children]
 
-    async def walk(self, directory: Key) -> list[tuple[Key, Entry]]:
+    async def walk(self, directory: Key) -> Children:
         return [(key, self._newest(entry)) for key, entry in await self.names.walk(directory)]
 
     def key_of(self, inode: int) -> Key:
@@ -254,8 +259,8 @@ class Namespace:
         self._require_writable()
         await self.xattrs.remove(inode, name)
 
-    async def listxattr(self, inode: int) -> list[bytes]:
-        return await self.xattrs.list(inode)
+    async def listxattr(self, inode: int) -> Sequence[bytes]:
+        return await self.xattrs.names(inode)
 
     # -- files written by clients -----------------------------------------------------------------
 

@@ -104,14 +104,19 @@ class Renames:
     async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         """A dirty file moves in the journal; what the origin has under the old name goes."""
         tree = self._tree
-        if replaced is not None and replaced.staged:
-            await self._writeback.cancel(replaced.staged)
-        await self._writeback.rename(entry.staged, target)
+        if not await self._writeback.rename(entry.staged, target):
+            # Its upload ended just now: it is a clean object, to be moved as one.
+            await self._move_object(source, target, await self._names.lookup(source), replaced)
+            return
         if replaced is not None:
+            if replaced.staged:
+                await self._writeback.cancel(replaced.staged, wait=False)
             self._changes.forget_name(target, replaced)
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self._move_name(source, target, entry, moved)
-        await ignoring(Absent, tree, tree.origin.delete, source)
+        if entry.etag:
+            await self._writeback.settle(tree.origin_id, source)
+            await ignoring(Absent, tree, tree.origin.delete, source)
 
     async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         tree = self._tree
@@ -161,7 +166,7 @@ class Renames:
         if replaced is not None:
             if replaced.kind is not Kind.DIRECTORY:
                 raise NotDirectory(f"{show(target)}: not a directory")
-            if target in tree.staged_below or await self._names.list(target, posix=False):
+            if target in tree.staged_below or await self._names.children(target, posix=False):
                 raise NotEmpty(f"{show(target)}: directory not empty")
         staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, source)]
         if tree.can(Capability.RENAME):

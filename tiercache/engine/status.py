@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import tiercache
+from tiercache.catalog import VersionRecord
 from tiercache.engine.namespace import Namespace
-from tiercache.model import Key, Kind, Tier
+from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, OriginId, Tier
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
@@ -56,7 +57,7 @@ class Status:
     def _dirty(self) -> dict[str, Any]:
         states: dict[str, int] = {}
         total_bytes = 0
-        listed = []
+        listed: list[dict[str, Any]] = []
         files = self._engine.writeback.status()
         for file in files:
             states[file.state] = states.get(file.state, 0) + 1
@@ -64,7 +65,7 @@ class Status:
             if len(listed) < DIRTY_LISTED_MAX:
                 listed.append(
                     {
-                        "path": self._spell(file.record.origin, file.record.key),
+                        "path": self._spell(file.origin, file.key),
                         "state": str(file.state),
                         "size_bytes": file.size_bytes,
                         "sent_bytes": file.sent_bytes,
@@ -74,7 +75,7 @@ class Status:
                 )
         return {"files": len(files), "bytes": total_bytes, "states": states, "list": listed}
 
-    def _spell(self, origin: Any, key: Key) -> str:
+    def _spell(self, origin: OriginId, key: Key) -> str:
         tree = self._engine.trees.get(origin)
         prefix = tree.origin.identity.rstrip("/") if tree is not None else ""
         return f"{prefix}/{os.fsdecode(key)}"
@@ -95,7 +96,7 @@ class Status:
         if entry.kind is Kind.FILE:
             answer["resident"] = self._resident(namespace, key)
         if entry.staged:
-            file = next((f for f in self._engine.writeback.status() if f.record.id == entry.staged), None)
+            file = next((f for f in self._engine.writeback.status() if f.id == entry.staged), None)
             answer["state"] = namespace.writes.state(entry)
             answer["durable"] = namespace.writes.durable(entry)
             answer["sent_bytes"] = file.sent_bytes if file else 0
@@ -116,8 +117,15 @@ class Status:
         return {
             "ram": Tier.RAM in tiers,
             "nvme": Tier.NVME in tiers,
-            "resident_bytes": self._engine.cache.resident_bytes(entry.version) if record and entry else 0,
+            "resident_bytes": resident_bytes(record) if record is not None else 0,
         }
+
+
+def resident_bytes(record: VersionRecord) -> int:
+    """How much of a version is here: all of a complete one, whole blocks of another."""
+    if record.complete:
+        return record.size_bytes
+    return min(record.size_bytes, int.from_bytes(record.blocks, "little").bit_count() * BLOCK_SIZE_BYTES)
 
 
 def _figure(figures: dict[str, Any], name: str, label: str = "") -> float:

@@ -14,7 +14,7 @@ from tiercache.catalog import Catalog
 from tiercache.engine.entries import now_ns
 from tiercache.engine.live import LiveTable
 from tiercache.journal import OriginSource
-from tiercache.model import Entry, Key, Kind, OriginId, parent_of
+from tiercache.model import Entry, Key, Kind, OriginId, VersionId, parent_of
 from tiercache.origins.base import Capability, Origin
 
 T = TypeVar("T")
@@ -35,6 +35,9 @@ class Tree:
 
     source: OriginSource
     """How to open the origin again, without secrets: each staged file's record carries it."""
+
+    is_staged: Callable[[int], bool]
+    """Whether the journal still has the staged file of an id, and its bytes are sound."""
 
     live: LiveTable = field(default_factory=LiveTable)
 
@@ -60,7 +63,12 @@ class Tree:
         return bool(self.origin.capabilities & capability)
 
     def entry(self, key: Key) -> Entry | None:
-        return self.catalog.entry(self.origin_id, key)
+        """What the catalog has. Staged bytes that are lost, or that an earlier run brought to the origin without a
+        word to the catalog, are no reason to believe an entry."""
+        entry = self.catalog.entry(self.origin_id, key)
+        if entry is not None and entry.staged and not self.is_staged(entry.staged):
+            return entry._replace(staged=0, checked_ns=0, version=VersionId(b""), etag="")
+        return entry
 
     def put(self, key: Key, entry: Entry) -> Entry:
         """Record a local change or a fresh answer; tells listeners when the name's object is another than before."""

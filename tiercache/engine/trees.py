@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import trio
@@ -11,10 +11,10 @@ import trio
 from tiercache.catalog import Catalog
 from tiercache.config import Config
 from tiercache.engine.tree import Tree
-from tiercache.errors import Absent
-from tiercache.journal import OriginSource, StagedRecord
+from tiercache.errors import Absent, Broken, TierCacheError
+from tiercache.journal import Journal, OriginSource, StagedRecord
 from tiercache.metrics import Metrics
-from tiercache.model import Key, OriginId, origin_id
+from tiercache.model import Key, OriginId, StagedState, origin_id
 from tiercache.origins import Origin, RetryingOrigin, RetryPolicy, SimulatedOrigin, open_origin
 
 SECRET_OPTIONS = ("key", "secret", "token", "password", "passphrase", "credential", "account_key", "sas")
@@ -26,17 +26,19 @@ log = logging.getLogger("tiercache.engine")
 class Trees:
     """Opens origins on demand and keeps them until the engine ends."""
 
-    def __init__(self, config: Config, catalog: Catalog, metrics: Metrics) -> None:
+    def __init__(self, config: Config, catalog: Catalog, journal: Journal, metrics: Metrics) -> None:
         self._config = config
         self._catalog = catalog
+        self._journal = journal
         self._metrics = metrics
         self._trees: dict[OriginId, Tree] = {}
         self._options: dict[OriginId, tuple[str, Mapping[str, Any]]] = {}
+        self._failures: dict[OriginId, TierCacheError] = {}
 
     def get(self, origin: OriginId) -> Tree | None:
         return self._trees.get(origin)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Tree]:
         return iter(list(self._trees.values()))
 
     async def attach(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Tree, Key]:
@@ -62,23 +64,46 @@ class Trees:
         self._options[identity] = (client, options)
         return known, root
 
-    async def of_record(self, record: StagedRecord) -> Tree:
-        """The tree that a staged file belongs to, opened without asking the origin: it may be down just now."""
-        tree = self._trees.get(record.origin)
-        if tree is not None:
-            return tree
+    async def prepare(self, record: StagedRecord) -> None:
+        """Open the origin that a staged file belongs to, without asking it anything: it may be down just now.
+        One that cannot be opened (its settings are gone) leaves the file staged, and the reason in its status."""
+        if record.origin in self._trees:
+            return
         source = record.source
-        origin, _ = await trio.to_thread.run_sync(lambda: self._open(source.url, source.client, source.options))
-        return self._add(record.origin, origin, source, source.client, {})
+        try:
+            origin, _ = await trio.to_thread.run_sync(lambda: self._open(source.url, source.client, source.options))
+        except TierCacheError as error:
+            log.error("%s: cannot be opened, its staged files wait: %s", source.url, error)
+            self._failures[record.origin] = error
+            return
+        self._add(record.origin, origin, source, source.client, {})
+
+    def origin_of(self, record: StagedRecord) -> Origin:
+        """The origin that a staged file goes to; the error that keeps it from being opened if there is one."""
+        tree = self._trees.get(record.origin)
+        if tree is None:
+            raise self._failures.get(record.origin) or Broken(f"{record.source.url}: not attached in this run")
+        return tree.origin
 
     def _add(
         self, identity: OriginId, origin: Origin, source: OriginSource, client: str, options: Mapping[str, Any]
     ) -> Tree:
         threads = trio.CapacityLimiter(self._config.fetch.concurrency)
-        tree = Tree(origin=origin, origin_id=identity, catalog=self._catalog, threads=threads, source=source)
+        tree = Tree(
+            origin=origin,
+            origin_id=identity,
+            catalog=self._catalog,
+            threads=threads,
+            source=source,
+            is_staged=self._is_staged,
+        )
         self._trees[identity] = tree
         self._options[identity] = (client, options)
         return tree
+
+    def _is_staged(self, staged_id: int) -> bool:
+        record = self._journal.get(staged_id)
+        return record is not None and record.state is not StagedState.LOST
 
     def _open(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Origin, Key]:
         options = dict(options)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from tiercache.cache import VersionRef
 from tiercache.engine.namespace import Namespace
+from tiercache.engine.status import resident_bytes
 from tiercache.errors import Absent, ConfigError, NoSpace, TierCacheError
 from tiercache.model import Entry, Key, Kind
 
@@ -121,14 +123,10 @@ class Warmups:
         version = namespace.tree.version_ref(key, entry)
         try:
             if job.check:
-                damaged = cache.locate(version) is None and cache.resident_bytes(version.id) == entry.size_bytes
-                location = await cache.locate_verified(version)
-                job.damaged += damaged and location is None
-                job.resident_files += location is not None
-                job.resident_bytes += cache.resident_bytes(version.id)
+                await self._check(job, version)
+            elif await cache.ensure(version, 0, entry.size_bytes) is None:
+                raise NoSpace("does not fit into the cache, or the policy did not admit it")
             else:
-                if await cache.ensure(version, 0, entry.size_bytes) is None:
-                    raise NoSpace("does not fit into the cache, or the policy did not admit it")
                 job.resident_files += 1
                 job.resident_bytes += entry.size_bytes
         except TierCacheError as error:
@@ -137,3 +135,12 @@ class Warmups:
             job.done_files += 1
             job.done_bytes += entry.size_bytes
             limiter.release_on_behalf_of(key)
+
+    async def _check(self, job: Job, version: VersionRef) -> None:
+        """Compare what is here with its checksums; a damaged copy is dropped, and counted."""
+        before = self._engine.catalog.version(version.id)
+        location = await self._engine.cache.locate_verified(version)
+        after = self._engine.catalog.version(version.id)
+        job.resident_files += location is not None
+        job.resident_bytes += resident_bytes(after) if after is not None else 0
+        job.damaged += before is not None and before.complete and location is None

@@ -9,7 +9,7 @@ from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
-from tiercache.errors import Broken, Changed, InvalidArgument, ReadOnly, UploadFailed
+from tiercache.errors import Broken, Changed, InvalidArgument, ReadOnly
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
@@ -168,10 +168,16 @@ class Writes:
     async def flush(self, live: LiveInode, *, last_writer: bool) -> None:
         """Seal what was written when no other handle may write more of it."""
         staged = live.staged
-        if staged is None or not last_writer:
-            return
-        await self.seal(live)
-        await self.await_ack(staged, wanted=self._profile.sync_on_close)
+        if staged is not None and last_writer:
+            await self.close_written(live, staged)
+
+    async def close_written(self, live: LiveInode, staged: StagedFile) -> None:
+        """What close(2) and the close of a client's file promise under this profile."""
+        self._tell_failure(staged)
+        local = self._profile.sync_on_close and self._profile.ack != "memory"
+        await self.seal(live, sync=local)
+        if self._profile.sync_on_close and self._profile.ack == "origin":
+            await self._writeback.wait(staged.id)
 
     async def fsync(self, live: LiveInode) -> None:
         """Data, then the journal; with ``ack = origin`` also the upload."""
@@ -179,50 +185,37 @@ class Writes:
         if staged is None:
             return
         self._tell_failure(staged)
-        async with live.lock:
-            await self._record_progress(live, staged)
-        await self._staging.sync(staged)
+        await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
         if self._profile.ack == "origin":
             await self.seal(live)
-            await self.await_ack(staged, wanted=True)
+            await self._writeback.wait(staged.id)
 
-    async def seal(self, live: LiveInode) -> None:
+    async def seal(self, live: LiveInode, *, sync: bool = False) -> None:
         """Start the upload of what was written, unless the profile keeps it here or it has no name."""
         async with live.lock:
             staged = live.staged
-            if staged is None or live.key is None:
+            record = self._journal.get(staged.id) if staged is not None else None
+            if staged is None or record is None or live.key is None:
                 return
-            record = await self._record_progress(live, staged)
-            if record is None or record.state is not StagedState.STAGED:
+            if record.state is not StagedState.STAGED:
+                if sync:
+                    await self._writeback.sync(staged.id)
                 return
-            live.entry = self._tree.put(live.key, live_entry(live))
+            entry = live_entry(live)
             live.mtime_ns = 0
+            live.entry = self._tree.put(live.key, entry)
             if self._profile.upload:
-                await self._writeback.seal(staged.id)
-
-    async def _record_progress(self, live: LiveInode, staged: StagedFile) -> StagedRecord | None:
-        """Bring size and times in the journal up to what was written."""
-        record = self._journal.get(staged.id)
-        if record is None or record.state is not StagedState.STAGED:
-            return record
-        attributes = attributes_of(live_entry(live))
-        updated = record._replace(size_bytes=staged.size_bytes, attributes=attributes)
-        if updated != record:
-            await self._journal.put(updated)
-        return updated
-
-    async def await_ack(self, staged: StagedFile, *, wanted: bool) -> None:
-        if not wanted:
-            self._tell_failure(staged)
-        elif self._profile.ack == "origin":
-            await self._writeback.wait(staged.id)
-        elif self._profile.ack == "local":
-            await self._staging.sync(staged)
+                await self._writeback.seal(staged.id, attributes=attributes_of(entry), sync=sync)
+            elif sync:
+                await self._writeback.sync(staged.id, attributes=attributes_of(entry))
+            else:
+                size_bytes = self._staging.measure(staged.id)
+                await self._journal.put(record._replace(size_bytes=size_bytes, attributes=attributes_of(entry)))
 
     def _tell_failure(self, staged: StagedFile) -> None:
-        record = self._journal.get(staged.id)
-        if record is not None and record.last_error:
-            raise UploadFailed(f"{show(record.key)}: not yet at the origin ({record.last_error}); its bytes are staged")
+        error = self._writeback.error_of(staged.id)
+        if error is not None:
+            raise error
 
     def drop_staged(self, live: LiveInode) -> None:
         """An unlinked inode lost its last handle: its bytes go."""
@@ -255,13 +248,14 @@ class Writes:
         await self._writable(live)
         live.mtime_ns = 0
         live.entry = self._tree.put(key, with_attributes(live_entry(live), attributes))
-        async with live.lock:
-            await self._record_progress(live, live.staged)
+        record = self._journal.get(live.staged.id)
+        if record is not None:
+            await self._journal.put(record._replace(attributes=attributes_of(live.entry)))
         if live.writers == 0:
             await self.seal(live)
         return live.entry
 
-    async def rewritewith_attributes(self, key: Key, attributes: Attributes) -> Entry:
+    async def rewrite_with_attributes(self, key: Key, attributes: Attributes) -> Entry:
         """The origin stores attributes only with an upload: stage the same bytes with the new ones."""
         entry = await self._names.lookup(key)
         live = self._tree.live.obtain(entry.inode, key, entry)

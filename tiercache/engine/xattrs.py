@@ -35,7 +35,7 @@ class Xattrs:
                 return value
         raise NoAttribute(f"{name.decode('utf-8', 'backslashreplace')}: not set")
 
-    async def list(self, inode: int) -> list[bytes]:
+    async def names(self, inode: int) -> list[bytes]:
         """The user's names; our own are not listed, so that copying tools do not try to copy them."""
         return [name for name, _ in (await self._namespace.getattr(inode)).xattrs]
 
