@@ -100,7 +100,7 @@ class Catalog(CatalogReader):
         self, origin: OriginId, directory: Key, entries: Iterable[tuple[bytes, Entry]], listed_ns: int
     ) -> list[tuple[bytes, Entry]]:
         """Merge a complete listing that *began* at ``listed_ns``; returns the children that exist. See ``listing``."""
-        with self.batch():
+        with self.batch(), queries.collector_paused():
             return self._write(
                 listing.put_listing, origin, directory, entries, listed_ns=listed_ns, new_inode=self.new_inode
             )
