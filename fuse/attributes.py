@@ -95,7 +95,7 @@ def attr_of(entry: Entry, node: int, timeout_s: float) -> Attr:
         node=node,
         mode=file_mode(entry),
         size_bytes=size_bytes,
-        link_count=max(entry.link_count, 1),
+        link_count=entry.link_count,
         uid=entry.uid,
         gid=entry.gid,
         atime_ns=entry.atime_ns or entry.mtime_ns,

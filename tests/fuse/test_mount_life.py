@@ -1,0 +1,202 @@
+"""The life of a mount: made, refused, several in one engine, killed, taken away; nothing is left mounted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rig.mounts import (
+    EngineProcess,
+    Mounted,
+    Source,
+    Watchdog,
+    clean_up,
+    is_mounted,
+    refused,
+    umount_when_free,
+    wait_for,
+    wait_until_gone,
+)
+from tiercache.errors import MountError
+from tiercache.fuse import mountpoint as mountpoints
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "second"
+    path.mkdir()
+    with Watchdog(path):
+        yield path
+    clean_up(path)
+
+
+def test_one_engine_hosts_several_mounts(
+    engine: EngineProcess, posix: Source, s3: Source, mountpoint: Path, second: Path
+) -> None:
+    engine.mount(posix, mountpoint)
+    engine.mount(s3, second)
+    (mountpoint / "file").write_bytes(b"from one to the other" * 1000)
+    subprocess.run(["cp", mountpoint / "file", second / "copy"], check=True, timeout=30)
+    assert (second / "copy").read_bytes() == b"from one to the other" * 1000
+    umount_when_free(engine, mountpoint)
+    assert not is_mounted(mountpoint)
+    assert (second / "copy").exists()
+    umount_when_free(engine, second)
+    assert s3.get("copy") == b"from one to the other" * 1000
+
+
+def test_two_mounts_of_one_origin_see_each_others_changes(
+    engine: EngineProcess, posix: Source, mountpoint: Path, second: Path
+) -> None:
+    engine.mount(posix, mountpoint, profile="weights")  # believes names for a minute: only notices can be this fast
+    engine.mount(posix, second, profile="weights")
+    (mountpoint / "a").write_bytes(b"1")
+    assert (second / "a").read_bytes() == b"1"
+    assert not (second / "b").exists()
+    (mountpoint / "a").rename(mountpoint / "b")
+    wait_for(lambda: (second / "b").exists() and not (second / "a").exists())
+    (second / "b").write_bytes(b"changed there")
+    wait_for(lambda: (mountpoint / "b").read_bytes() == b"changed there")
+    (second / "b").unlink()
+    wait_for(lambda: not (mountpoint / "b").exists())
+    for path in (mountpoint, second):
+        umount_when_free(engine, path)
+
+
+def test_a_read_only_mount_refuses_every_change(
+    engine: EngineProcess, source: Source, driver: str, mountpoint: Path
+) -> None:
+    source.put("file", b"x")
+    engine.mount(source, mountpoint, read_only=True, mount_options={"driver": driver})
+    assert (mountpoint / "file").read_bytes() == b"x"
+    for change in (
+        lambda: (mountpoint / "file").write_bytes(b"y"),
+        lambda: (mountpoint / "new").touch(),
+        lambda: (mountpoint / "dir").mkdir(),
+        lambda: (mountpoint / "file").unlink(),
+        lambda: (mountpoint / "file").rename(mountpoint / "other"),
+        lambda: os.chmod(mountpoint / "file", 0o600),
+        lambda: os.truncate(mountpoint / "file", 0),
+        lambda: os.setxattr(mountpoint / "file", "user.x", b"y"),
+    ):
+        with refused(errno.EROFS):
+            change()
+    assert source.get("file") == b"x"
+    umount_when_free(engine, mountpoint)
+
+
+def test_a_busy_mount_is_not_taken_away(mounted: Mounted, root: Path) -> None:
+    (root / "file").write_bytes(b"x")
+    with open(root / "file", "rb") as file:
+        with pytest.raises(MountError, match="in use"):
+            mounted.engine.umount(root)
+        assert file.read() == b"x"
+        (root / "other").write_bytes(b"still works")
+    mounted.engine.umount(root)
+    assert not is_mounted(root)
+
+
+def test_an_unmount_by_anybody_ends_the_mount_in_the_engine(mounted: Mounted, root: Path) -> None:
+    subprocess.run(["umount", root], check=True, timeout=30)
+    mounted.mount()
+    (root / "file").write_bytes(b"x")
+    assert (root / "file").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("wrong", ["missing", "file", "twice", "inside", "origin", "cache"])
+def test_a_mount_that_cannot_be_is_one_line(
+    engine: EngineProcess, posix: Source, mountpoint: Path, tmp_path: Path, wrong: str
+) -> None:
+    assert posix.directory is not None
+    place = {"missing": tmp_path / "missing", "file": tmp_path / "file", "cache": engine.config.cache_dir}.get(wrong)
+    (tmp_path / "file").touch()
+    if wrong in ("twice", "inside"):
+        engine.mount(posix, mountpoint)
+        place = mountpoint
+        if wrong == "inside":
+            place = mountpoint / "sub"
+            place.mkdir()
+    if wrong == "origin":
+        place = posix.directory / "sub"
+        place.mkdir()
+    assert place is not None
+    with pytest.raises(MountError) as caught:
+        engine.mount(posix, place)
+    assert "\n" not in str(caught.value)
+    assert str(place) in str(caught.value)
+    if is_mounted(mountpoint):
+        umount_when_free(engine, mountpoint)
+
+
+def test_a_file_cannot_be_mounted(engine: EngineProcess, source: Source, mountpoint: Path) -> None:
+    source.put("object", b"x")
+    with pytest.raises(MountError, match="directory"):
+        engine.mount(source._replace(url=source.url + "/object"), mountpoint)
+
+
+def test_an_unknown_setting_is_told(engine: EngineProcess, posix: Source, mountpoint: Path) -> None:
+    for settings in ({"driver": "nfs"}, {"speed": 11}):
+        with pytest.raises(MountError, match="there are"):
+            engine.mount(posix, mountpoint, mount_options=settings)
+
+
+def test_the_mount_of_a_killed_engine_is_replaced(
+    own_engine: EngineProcess, source: Source, driver: str, mountpoint: Path
+) -> None:
+    settings = {"mount_options": {"driver": driver}}
+    own_engine.mount(source, mountpoint, **settings)
+    with open(mountpoint / "file", "wb") as file:
+        file.write(b"saved" * 1000)
+        os.fsync(file.fileno())
+    own_engine.kill()
+    with refused(errno.ENOTCONN):
+        os.listdir(mountpoint)
+    own_engine.mount(source, mountpoint, **settings)
+    assert (mountpoint / "file").read_bytes() == b"saved" * 1000
+    own_engine.drain()
+    assert source.get("file") == b"saved" * 1000
+    umount_when_free(own_engine, mountpoint)
+    assert mountpoints.mounted_at(str(mountpoint)) is None
+
+
+def test_an_engine_that_is_told_to_end_unmounts_and_drains(
+    own_engine: EngineProcess, source: Source, driver: str, mountpoint: Path
+) -> None:
+    own_engine.mount(source, mountpoint, mount_options={"driver": driver})
+    (mountpoint / "file").write_bytes(b"last words")
+    pid = own_engine.pid
+    os.kill(pid, signal.SIGTERM)
+    wait_until_gone(pid)
+    assert not is_mounted(mountpoint)
+    assert source.get("file") == b"last words"
+
+
+def test_an_engine_that_ends_leaves_no_mount_even_if_it_is_in_use(
+    own_engine: EngineProcess, source: Source, driver: str, mountpoint: Path
+) -> None:
+    own_engine.mount(source, mountpoint, mount_options={"driver": driver})
+    pid = own_engine.pid
+    with open(mountpoint / "file", "wb", buffering=0) as file:
+        file.write(b"written")
+        os.kill(pid, signal.SIGTERM)
+        wait_until_gone(pid)
+        with refused(errno.ENOTCONN):
+            file.write(b"too late")
+    assert not is_mounted(mountpoint)
+    own_engine.drain()
+    assert source.get("file") == b"written"
+
+
+def test_an_aborted_connection_does_not_keep_the_engine_from_mounting_again(mounted: Mounted, root: Path) -> None:
+    (root / "file").write_bytes(b"x")
+    mounted.drain()
+    mountpoints.abort(str(root))
+    wait_for(lambda: not is_mounted(root))
+    mounted.mount()
+    assert (root / "file").read_bytes() == b"x"
