@@ -6,6 +6,7 @@ import inspect
 import os
 import stat
 import struct
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,13 @@ def test_no_directory_is_no_engine(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_does_not_accept_is_told_from_none(tmp_path: Path) -> None:
-    with ipc.listening_socket(tmp_path, 0):
-        waiting = []
-        with pytest.raises(TimeoutError):
+    with ipc.listening_socket(tmp_path, 0), ExitStack() as waiting:
+
+        def fill_the_backlog() -> None:
             for _ in range(10):
-                waiting.append(ipc.connect(tmp_path, 0.05))
-        for sock in waiting:
-            assert sock is not None
-            sock.close()
+                sock = ipc.connect(tmp_path, 0.05)
+                assert sock is not None
+                waiting.enter_context(sock)
+
+        with pytest.raises(TimeoutError):
+            fill_the_backlog()
