@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +24,6 @@ REGION = "us-east-1"
 
 _READY_DEADLINE_S = 60.0
 _POLL_DELAY_S = 0.1
-_STOP_DEADLINE_S = 10.0
 _START_ATTEMPTS = 3
 _LOWEST_PORT = 20000
 _HIGHEST_PORT = 31000  # SeaweedFS needs no higher ones, and the kernel's ephemeral range starts above
@@ -98,13 +98,19 @@ class SeaweedFS:
         command = [
             find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             *(f"-{option}={port}" for option, port in ports.items()),
-            "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.autoCreateBucket=false",
+            "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-s3.autoCreateBucket=false",
             f"-s3.localSocket={self._directory / 's3.sock'}", f"-filer.localSocket={self._directory / 'filer.sock'}",
             f"-master.volumeSizeLimitMB={self._volume_limit_mb}", "-volume.max=0", "-master.telemetry=false",
         ]  # fmt: skip
+        # the Iceberg and Lance listeners are off because their default ports are fixed: a second server would end
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | _ENVIRONMENT,
             )
         return f"http://127.0.0.1:{ports['s3.port']}"
 
@@ -131,13 +137,12 @@ class SeaweedFS:
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # an orderly end takes it ten seconds, and nobody reads the data again
+        process.wait()
 
+
+_ENVIRONMENT = {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
+"""Each bucket has volumes of its own; one instead of seven at a time makes a new bucket quick."""
 
 _PORT_OPTIONS = (
     "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
@@ -174,20 +179,24 @@ def make_bucket(server: S3Server, name: str) -> None:
     client(server).create_bucket(Bucket=name)
 
 
-def client(server: S3Server, *, endpoint: str = "") -> Any:
+def client(server: S3Server) -> Any:
     """A plain botocore client of the server: the second opinion in tests and the uploader of the demo."""
+    return _client(server.endpoint, server.access_key, server.secret_key, server.region)
+
+
+@functools.cache
+def _client(endpoint: str, access_key: str, secret_key: str, region: str) -> Any:
     import botocore.config
     import botocore.session
 
-    made: Any = botocore.session.Session().create_client(
+    return botocore.session.Session().create_client(
         "s3",
-        endpoint_url=endpoint or server.endpoint,
-        aws_access_key_id=server.access_key,
-        aws_secret_access_key=server.secret_key,
-        region_name=server.region,
+        endpoint_url=endpoint,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        region_name=region,
         config=botocore.config.Config(s3={"addressing_style": "path"}, max_pool_connections=32),
     )
-    return made
 
 
 def _identities() -> dict[str, object]:
