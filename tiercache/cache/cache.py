@@ -152,7 +152,7 @@ class Cache:
         for version in versions:
             for tier in self._copies.tiers.values():
                 tier.policy.access(version)
-            record = self._copies.catalog.version(version)
+            record = self._copies.records.find(version)
             if record is not None and record.complete:
                 self._promoter.consider(version, record.size_bytes)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from tiercache.cache.open_files import OpenFile, OpenFiles
+from tiercache.cache.records import Records, copy_in
 from tiercache.cache.residency import Residency
 from tiercache.cache.state import VersionState
 from tiercache.cache.words import Location, VersionRef
@@ -29,7 +30,7 @@ class Copies:
     def __init__(
         self, catalog: Catalog, tiers: Mapping[Tier, FileTier], *, metrics: Metrics, run_id: int, trusted: bool
     ) -> None:
-        self.catalog = catalog
+        self.records = Records(catalog)
         self.tiers = tiers
         self.run_id = run_id
         self.stamp = run_id if trusted else 0
@@ -45,7 +46,7 @@ class Copies:
 
     def locate(self, version: VersionRef) -> Location | None:
         """A complete copy whose bytes this run has checked and whose file is unchanged since."""
-        record = self.catalog.version(version.id)
+        record = self.records.find(version.id)
         if record is None or not record.complete:
             return None
         for copy in record.copies:
@@ -60,15 +61,17 @@ class Copies:
         """A descriptor of a located copy; it stays ours and is good until the next call of this object."""
         file = self.files.get(version.id)
         if file is not None:
-            if os.fstat(file.fd).st_ctime_ns == file.identity.ctime_ns:
+            if file.complete and os.fstat(file.fd).st_ctime_ns == file.identity.ctime_ns:
                 return file
             self.files.close(version.id)
         location = self.locate(version)
-        return None if location is None else self._open(version, location)
+        return None if location is None else self._open(version, location, complete=True)
 
     def open_partial(self, version: VersionRef, state: VersionState) -> OpenFile | None:
         """A descriptor of the file that is being filled, None (and doubts raised) when it is not as we left it."""
-        file = self.files.get(version.id) or self._open(version, self.partial_location(version, state))
+        file = self.files.get(version.id)
+        if file is None:
+            file = self._open(version, self.partial_location(version, state), complete=False)
         if file is None:
             return None
         found = FileIdentity.of(os.fstat(file.fd))
@@ -85,12 +88,12 @@ class Copies:
 
     def is_complete(self, version: VersionId) -> bool:
         """Whether a complete copy is recorded, checked or not."""
-        record = self.catalog.version(version)
+        record = self.records.find(version)
         return record is not None and record.complete
 
     def first_complete(self, version: VersionRef) -> tuple[Tier, Residency] | None:
         """The fastest complete copy, checked or not, with the checksums to check it."""
-        record = self.catalog.version(version.id)
+        record = self.records.find(version.id)
         if record is None or not record.complete or record.size_bytes != version.size_bytes:
             return None
         tier = next((copy.tier for copy in record.copies if copy.tier in self.tiers), None)
@@ -106,7 +109,7 @@ class Copies:
         checksum at their first use.
         """
         state = VersionState(version.size_bytes)
-        record = self.catalog.version(version.id)
+        record = self.records.find(version.id)
         copy = copy_in(record, Tier.NVME)
         if record is None or copy is None or Tier.NVME not in self.tiers:
             return state
@@ -127,9 +130,9 @@ class Copies:
 
     # --- recording ----------------------------------------------------------------------------------------------
 
-    def record(self, version: VersionRef, *, complete: bool, residency: Residency, copies: list[Copy]) -> None:
-        """Write down new copies; a copy in another tier is kept as long as all are complete."""
-        old = self.catalog.version(version.id)
+    def record(self, version: VersionRef, *, complete: bool, residency: Residency, copies: list[Copy]) -> bool:
+        """Write down new copies; a copy in another tier is kept as long as all are complete. False if it failed."""
+        old = self.records.find(version.id)
         if old is not None and complete and old.complete:
             copies = copies + [copy for copy in old.copies if copy.tier not in {new.tier for new in copies}]
         new = VersionRecord(
@@ -142,21 +145,29 @@ class Copies:
             blocks=b"" if complete else residency.blocks,
             checksums=residency.checksums,
         )
-        self.catalog.put_version(version.id, new)
         if complete:
             self.files.close(version.id)  # it remembers the identity of the file while it was filled
+        return self.records.put(version.id, new)
 
     def verified(self, version: VersionId, identity: FileIdentity) -> None:
         """All bytes of the complete NVMe copy were compared with their checksums."""
-        record = self.catalog.version(version)
+        record = self.records.find(version)
         if record is None or not record.complete:
             return
         checked = Copy(Tier.NVME, identity.inode, identity.ctime_ns, self.stamp)
         others = [copy for copy in record.copies if copy.tier != Tier.NVME]
-        self.catalog.put_version(version, record._replace(copies=tuple(sorted([*others, checked]))))
+        self.records.put(version, record._replace(copies=tuple(sorted([*others, checked]))))
         self.files.close(version)
 
     # --- dropping -----------------------------------------------------------------------------------------------
+
+    def unreadable(self, version: VersionId, tier: Tier, error: OSError) -> None:
+        """A file could not be opened or read: drop the copy. Its absence is no illness of the disk."""
+        if isinstance(error, FileNotFoundError):
+            self.damaged(version, tier, "its file is gone")
+            return
+        self.tiers[tier].failed(error, "reading a file")
+        self.drop_copy(version, tier)
 
     def damaged(self, version: VersionId, tier: Tier, why: str) -> None:
         """A copy has wrong bytes: drop it, count it; the next read fetches it again."""
@@ -172,7 +183,7 @@ class Copies:
 
     def drop(self, version: VersionId) -> None:
         """Forget a version in every tier."""
-        self.catalog.drop_version(version)
+        self.records.drop(version)
         self.files.close(version)
         self.on_lost(version)
         for tier in self.tiers.values():
@@ -181,13 +192,13 @@ class Copies:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _unrecord(self, version: VersionId, tier: Tier) -> None:
-        record = self.catalog.version(version)
+        record = self.records.find(version)
         if record is not None:
             left = tuple(copy for copy in record.copies if copy.tier != tier)
             if left and record.complete:
-                self.catalog.put_version(version, record._replace(copies=left))
+                self.records.put(version, record._replace(copies=left))
             else:
-                self.catalog.drop_version(version)
+                self.records.drop(version)
         file = self.files.get(version)
         if file is not None and file.tier == tier:
             self.files.close(version)
@@ -206,10 +217,10 @@ class Copies:
         return False
 
     def _distrust(self, version: VersionId) -> None:
-        record = self.catalog.version(version)
+        record = self.records.find(version)
         if record is not None:
             copies = (copy._replace(verified_run=0) if copy.tier == Tier.NVME else copy for copy in record.copies)
-            self.catalog.put_version(version, record._replace(copies=tuple(copies)))
+            self.records.put(version, record._replace(copies=tuple(copies)))
 
     def _identity(self, path: str) -> FileIdentity | None:
         try:
@@ -217,24 +228,16 @@ class Copies:
         except OSError:
             return None
 
-    def _open(self, version: VersionRef, location: Location) -> OpenFile | None:
+    def _open(self, version: VersionRef, location: Location, *, complete: bool) -> OpenFile | None:
         try:
             fd = open_for_read(location.path)
         except OSError as error:
-            self.tiers[location.tier].failed(error, "opening a file")
-            self.drop_copy(version.id, location.tier)
+            self.unreadable(version.id, location.tier, error)
             return None
-        file = OpenFile(fd, FileIdentity.of(os.fstat(fd)), location.tier)
+        file = OpenFile(fd, FileIdentity.of(os.fstat(fd)), location.tier, complete)
         if file.identity.inode != location.inode:
             os.close(fd)
             self.damaged(version.id, location.tier, "another file is in its place")
             return None
         self.files.put(version.id, file)
         return file
-
-
-def copy_in(record: VersionRecord | None, tier: Tier) -> Copy | None:
-    """The copy in one tier, if there is one."""
-    if record is None:
-        return None
-    return next((copy for copy in record.copies if copy.tier == tier), None)

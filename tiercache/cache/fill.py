@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from tiercache.cache.copies import Copies
@@ -16,8 +15,6 @@ from tiercache.checksum import block_checksums
 from tiercache.metrics import Metrics
 from tiercache.model import Tier
 from tiercache.tier import FileIdentity, Reservation, write_extent
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +108,10 @@ class Filler:
         stamp = self._copies.stamp if complete else 0
         changed_ns = {tier: identity.ctime_ns for tier, identity in kept.items()} | {Tier.NVME: state.written_ns}
         copies = [Copy(tier, identity.inode, changed_ns[tier], stamp) for tier, identity in kept.items()]
-        try:
-            self._copies.record(version, complete=complete, residency=residency, copies=copies)
-        except Exception:
-            # The catalog is rebuildable and the reader has its bytes: a record that cannot be written is a miss later.
-            log.exception("cannot record blocks of %s", version.id.hex())
-            self._copies.on_lost(version.id)
+        if not self._copies.record(version, complete=complete, residency=residency, copies=copies):
+            self._copies.on_lost(
+                version.id
+            )  # what is not recorded is not there; this reader has its bytes all the same
             return {}
         if complete:
             for tier in kept:

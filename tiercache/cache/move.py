@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 
 from tiercache.cache.copies import Copies
@@ -12,8 +11,6 @@ from tiercache.catalog import Copy
 from tiercache.checksum import CHECKSUM_BYTES
 from tiercache.model import Tier, VersionId, block_count
 from tiercache.tier import FileIdentity, FileTier
-
-log = logging.getLogger(__name__)
 
 
 def adopt(copies: Copies, version: VersionRef, path: str, checksums: bytes) -> bool:
@@ -27,13 +24,12 @@ def adopt(copies: Copies, version: VersionRef, path: str, checksums: bytes) -> b
         return False
     try:
         identity = _rename(path, nvme.path(version.id))
-        _record(copies, version, identity, checksums)
-    except Exception as error:
+    except OSError as error:
+        nvme.failed(error, "adopting a file")
         reservation.cancel()
-        if isinstance(error, OSError):
-            nvme.failed(error, "adopting a file")
-        else:
-            log.exception("cannot record the adopted %s", version.id.hex())
+        return False
+    if not _record(copies, version, identity, checksums):
+        reservation.cancel()
         return False
     reservation.settle()
     return True
@@ -41,20 +37,20 @@ def adopt(copies: Copies, version: VersionRef, path: str, checksums: bytes) -> b
 
 def rebind(copies: Copies, old: VersionId, new: VersionRef) -> None:
     """Give the files of ``old`` to ``new``. Whatever cannot be moved is dropped: it can be fetched again."""
-    record = copies.catalog.version(old)
+    record = copies.records.find(old)
     if record is None or old == new.id:
         return
-    if record.size_bytes != new.size_bytes or copies.catalog.version(new.id) is not None:
+    if record.size_bytes != new.size_bytes or copies.records.find(new.id) is not None:
         copies.drop(old)
         return
-    copies.catalog.drop_version(old)
+    copies.records.drop(old)
     copies.files.close(old)
     copies.on_lost(old)
     moved = [copy for copy in record.copies if copy.tier in copies.tiers]
     moved = [now for copy in moved if (now := _move(copies.tiers[copy.tier], old, new.id, copy)) is not None]
     if moved:
         named = record._replace(origin=new.origin_id, key=new.key, etag=new.etag, copies=tuple(moved))
-        copies.catalog.put_version(new.id, named)
+        copies.records.put(new.id, named)
 
 
 def _is_whole(version: VersionRef, path: str, checksums: bytes) -> bool:
@@ -74,11 +70,11 @@ def _rename(source: str, target: str) -> FileIdentity:
     return FileIdentity.of(os.lstat(target))
 
 
-def _record(copies: Copies, version: VersionRef, identity: FileIdentity, checksums: bytes) -> None:
+def _record(copies: Copies, version: VersionRef, identity: FileIdentity, checksums: bytes) -> bool:
     residency = Residency(version.size_bytes)
     residency.add(0, checksums)
     copy = Copy(Tier.NVME, identity.inode, identity.ctime_ns, copies.stamp)
-    copies.record(version, complete=True, residency=residency, copies=[copy])
+    return copies.record(version, complete=True, residency=residency, copies=[copy])
 
 
 def _move(tier: FileTier, old: VersionId, new: VersionId, copy: Copy) -> Copy | None:

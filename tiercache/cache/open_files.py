@@ -16,6 +16,8 @@ class OpenFile(NamedTuple):
     fd: int
     identity: FileIdentity
     tier: Tier
+    complete: bool
+    """False for a file that is being filled: then only its resident blocks are bytes of the object."""
 
 
 class OpenFiles:

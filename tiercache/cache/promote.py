@@ -8,7 +8,8 @@ from collections import OrderedDict
 
 import trio
 
-from tiercache.cache.copies import Copies, copy_in
+from tiercache.cache.copies import Copies
+from tiercache.cache.records import copy_in
 from tiercache.catalog import Copy, VersionRecord
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum
 from tiercache.metrics import Metrics
@@ -50,7 +51,7 @@ class Promoter:
             return
         if version in self._running:
             return
-        record = self._copies.catalog.version(version)
+        record = self._copies.records.find(version)
         source = copy_in(record, Tier.NVME)
         if record is None or source is None or source.verified_run != self._copies.run_id:
             return
@@ -93,13 +94,12 @@ class Promoter:
                 reservation.cancel()
 
     def _record(self, version: VersionId, before: VersionRecord, identity: FileIdentity) -> bool:
-        now = self._copies.catalog.version(version)
+        now = self._copies.records.find(version)
         if now is None or copy_in(now, Tier.NVME) != copy_in(before, Tier.NVME) or copy_in(now, Tier.RAM):
             return False
         fast = Copy(Tier.RAM, identity.inode, identity.ctime_ns, self._copies.stamp)
-        self._copies.catalog.put_version(version, now._replace(copies=(fast, *now.copies)))
         self._copies.files.close(version)
-        return True
+        return self._copies.records.put(version, now._replace(copies=(fast, *now.copies)))
 
 
 def _copy_checked(source: str, target: str, record: VersionRecord) -> FileIdentity | None:

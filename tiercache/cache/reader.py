@@ -119,8 +119,7 @@ class Reader:
             else:
                 data = await trio.to_thread.run_sync(_read_and_close, os.dup(fd), offset, length)
         except OSError as error:
-            self._copies.tiers[tier].failed(error, "reading a file")
-            self._copies.drop_copy(version.id, tier)
+            self._copies.unreadable(version.id, tier, error)
             return None
         if len(data) != length:
             self._copies.damaged(version.id, tier, "its file is cut")

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import trio
 
-from tiercache.cache.copies import Copies, copy_in
+from tiercache.cache.copies import Copies
+from tiercache.cache.records import copy_in
 from tiercache.cache.residency import Residency
 from tiercache.catalog import VersionRecord
 from tiercache.model import BLOCK_SIZE_BYTES, Tier, VersionId
@@ -60,9 +61,9 @@ async def recover(copies: Copies) -> Recovered:
 async def _match(copies: Copies, found: dict[VersionId, FoundFile]) -> tuple[dict[VersionId, _Kept], int]:
     kept: dict[VersionId, _Kept] = {}
     dropped = 0
-    records = list(copies.catalog.versions())
+    records = list(copies.records.all())
     for start in range(0, len(records), STEP):
-        with copies.catalog.batch():
+        with copies.records.batch():
             for version, record in records[start : start + STEP]:
                 entry = _settle(copies, version, record, found.get(version))
                 if entry is None:
@@ -78,10 +79,12 @@ def _settle(copies: Copies, version: VersionId, record: VersionRecord, file: Fou
     copy = copy_in(record, Tier.NVME)
     fits = file is not None and copy is not None and file.identity.size_bytes == record.size_bytes
     if file is None or copy is None or not fits or not (record.complete or file.identity.inode == copy.inode):
-        copies.catalog.drop_version(version)
+        if copy is not None:
+            copies.damaged(version, Tier.NVME, "its file is gone, cut or replaced")
+        copies.records.drop(version)
         return None
     if record.copies != (copy,):
-        copies.catalog.put_version(version, record._replace(copies=(copy,)))
+        copies.records.put(version, record._replace(copies=(copy,)))
     return _Kept(file.used_ns, version, _charge(record))
 
 

@@ -60,8 +60,7 @@ class Verifier:
         try:
             data = await trio.to_thread.run_sync(_read_blocks, path, residency, offset, length, limiter=self._limiter)
         except OSError as error:
-            self._copies.tiers[tier].failed(error, "reading a file")
-            self._copies.drop_copy(version.id, tier)
+            self._copies.unreadable(version.id, tier, error)
             return None
         if data is None:
             self._copies.damaged(version.id, tier, "a checksum differs")
@@ -86,9 +85,8 @@ class Verifier:
         try:
             checked = await trio.to_thread.run_sync(_check_blocks, path, wanted, limiter=self._limiter)
         except OSError as error:
-            self._copies.tiers[Tier.NVME].failed(error, "checking a file")
             if state.generation == generation:
-                self._copies.drop_copy(version.id, Tier.NVME)
+                self._copies.unreadable(version.id, Tier.NVME, error)
             return
         if state.generation == generation:
             self._judge(version, state, blocks, checked)
