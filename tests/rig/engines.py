@@ -1,4 +1,4 @@
-"""A real engine process on a small cache, an origin whose answers a test can hold back, and waiting without sleeping."""
+"""A real engine process on a small cache, an origin whose answers a test can hold back, waiting without sleeping."""
 
 from __future__ import annotations
 

@@ -90,6 +90,7 @@ class Writer:
 
     def tell(self) -> int:
         """The file position."""
+        self._require_open()
         return os.lseek(self._descriptor, 0, os.SEEK_CUR)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -151,8 +152,10 @@ class Writer:
 
     def _end(self, *, keep_connection: bool = True) -> None:
         self.closed = True
+        # The number may soon be another file's.
+        descriptor, self._descriptor = self._descriptor, -1
         with suppress(OSError):
-            os.close(self._descriptor)
+            os.close(descriptor)
         if self._pid != os.getpid() or not keep_connection:
             self._connection.close()
         else:
