@@ -82,6 +82,7 @@ class _Process:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
+        self.refresh_lock = threading.Lock()
         self.environments: dict[Identity, Environment] = {}
 
 
@@ -106,6 +107,11 @@ def _current() -> _Process:
     if _process.pid != os.getpid():  # forked by C code that ran no Python hooks
         _after_fork()
     return _process
+
+
+def refreshing() -> threading.Lock:
+    """Held by a reader while it exchanges its environment; taken before the lock of ``acquire`` and ``release``."""
+    return _current().refresh_lock
 
 
 def identity_of(directory: Path) -> Identity:

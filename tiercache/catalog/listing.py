@@ -25,14 +25,14 @@ def put_listing(
     A child that is staged, or was confirmed after ``listed_ns`` (created, deleted or looked up while the listing
     ran), stays as it is. Other children keep their inode number while their kind stays, and their attributes while
     their etag stays. Children that the listing lacks are forgotten with everything below them, but a directory that
-    holds staged files stays.
+    holds staged files stays, also where the listing has a file of its name.
     """
     known = {name: decode_entry(value) for name, value in queries.scan_children(txn, tables, origin, directory)}
     result: list[tuple[bytes, Entry]] = []
     bulk = changes.Bulk()
-    for name, listed in entries:
+    for name, listed in _unique(entries).items():
         old = known.pop(name, None)
-        if old is not None and (old.staged or old.checked_ns > listed_ns):
+        if old is not None and _is_newer(txn, tables, origin, join(directory, name), old, listed, listed_ns):
             if old.kind is not Kind.ABSENT:
                 result.append((name, old))
             continue
@@ -47,7 +47,7 @@ def put_listing(
         result.append((name, entry))
     bulk.put(txn, tables)
     for name, old in known.items():
-        if _outlives(txn, tables, origin, join(directory, name), old, listed_ns):
+        if _is_newer(txn, tables, origin, join(directory, name), old, None, listed_ns):
             if old.kind is not Kind.ABSENT:
                 result.append((name, old))
         elif old.kind is Kind.DIRECTORY:
@@ -58,13 +58,24 @@ def put_listing(
     return result
 
 
-def _outlives(txn: Transaction, tables: Tables, origin: OriginId, key: Key, entry: Entry, listed_ns: int) -> bool:
-    """Whether a child that the listing lacks is there all the same."""
-    if entry.staged or entry.checked_ns > listed_ns:
+def _unique(entries: Iterable[tuple[bytes, Entry]]) -> dict[bytes, Entry]:
+    """The listing by name; where an object and a prefix share one, the directory wins."""
+    unique: dict[bytes, Entry] = {}
+    for name, entry in entries:
+        if name not in unique or entry.kind is Kind.DIRECTORY:
+            unique[name] = entry
+    return unique
+
+
+def _is_newer(
+    txn: Transaction, tables: Tables, origin: OriginId, key: Key, old: Entry, listed: Entry | None, listed_ns: int
+) -> bool:
+    """Whether the node knows better than the listing, which has ``listed`` or nothing under this name."""
+    if old.staged or old.checked_ns > listed_ns:
         return True
-    return entry.kind is Kind.DIRECTORY and any(
-        decode_entry(value).staged for _, value in queries.scan_below(txn, tables, origin, key)
-    )
+    if old.kind is not Kind.DIRECTORY or (listed is not None and listed.kind is Kind.DIRECTORY):
+        return False
+    return any(decode_entry(value).staged for _, value in queries.scan_below(txn, tables, origin, key))
 
 
 def _merge(old: Entry, listed: Entry) -> Entry:

@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 Query = Callable[Concatenate[Transaction, Tables, Arguments], Result]
 
 _LOOK_EVERY_S = 1.0
+_CLOSED_S = float("inf")
 
 
 class CatalogReader:
@@ -76,12 +77,16 @@ class CatalogReader:
         """The number of the engine's run that wrote last: copies verified in it are verified now."""
         return self._read(queries.read_meta, b"run_id")
 
+    def __reduce__(self) -> tuple[type[CatalogReader], tuple[Path]]:
+        """In another process it is a reader of the same files; so is the engine's catalog."""
+        return CatalogReader, (self._directory,)
+
     def close(self) -> None:
         """Give the environment back; it stays open while others in this process use it."""
         if self._pid == getpid():
             environment.release(self._environment)
         self._pid = 0
-        self._look_s = float("inf")
+        self._look_s = _CLOSED_S
 
     def _read(self, query: Query[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
@@ -115,17 +120,24 @@ class CatalogReader:
 
     def _refresh(self) -> None:
         """Open the files that are at our path now, unless they are open."""
-        if self._look_s == float("inf"):
-            raise EngineUnreachable(f"{self._directory}: the catalog reader is closed")
-        pid = getpid()
-        if self._pid != pid or not self._is_current():
-            acquired = environment.acquire(self._directory)
-            if self._pid == pid:
-                environment.release(self._environment)
-            self._environment = acquired
-            self._pid = pid
-            self._require_format()
-        self._look_s = monotonic() + _LOOK_EVERY_S
+        with environment.refreshing():
+            if self._look_s == _CLOSED_S:
+                raise EngineUnreachable(f"{self._directory}: the catalog reader is closed")
+            if self._pid != getpid() or not self._is_current():
+                self._exchange()
+            self._look_s = monotonic() + _LOOK_EVERY_S
+
+    def _exchange(self) -> None:
+        acquired = environment.acquire(self._directory)
+        try:
+            self._require_format(acquired)
+        except BaseException:
+            environment.release(acquired)
+            raise
+        if self._pid == getpid():
+            environment.release(self._environment)
+        self._environment = acquired
+        self._pid = getpid()
 
     def _is_current(self) -> bool:
         try:
@@ -133,12 +145,10 @@ class CatalogReader:
         except FileNotFoundError as error:
             raise EngineUnreachable(f"{self._directory}: the catalog is gone; start the engine") from error
 
-    def _require_format(self) -> None:
-        shared = self._environment
+    def _require_format(self, shared: Environment) -> None:
         with shared.lmdb.begin() as txn:
             found = queries.read_meta(txn, shared.tables, b"format")
         if found != FORMAT:
-            self.close()
             raise EngineUnreachable(
                 f"{self._directory}: the catalog has format {found}, this version reads {FORMAT}; restart the engine"
             )

@@ -199,6 +199,7 @@ class Catalog(CatalogReader):
 
 _DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)
 _PORTION = 1024
+_EMPTY_MAP_BYTES = 1 << 20
 
 
 def _start(directory: Path, boot_id: str, map_size_bytes: int) -> None:
@@ -207,13 +208,18 @@ def _start(directory: Path, boot_id: str, map_size_bytes: int) -> None:
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True, mode=0o700)
     made = lmdb.open(
-        os.fspath(building), map_size=min(map_size_bytes, 1 << 24), max_dbs=len(Tables._fields), sync=False
+        os.fspath(building),
+        map_size=min(map_size_bytes, _EMPTY_MAP_BYTES),
+        max_dbs=len(Tables._fields),
+        max_readers=environment.READERS_LIMIT,  # the first opener sizes the lock file
+        sync=False,
     )
     tables = environment.open_tables(made, create=True)
     with made.begin(write=True) as txn:
         queries.write_meta(txn, tables, b"format", state.FORMAT)
-        # Inode numbers outlive the catalog in the journal and in a mount's kernel: begin where no older one has been.
-        queries.write_meta(txn, tables, b"next_inode", int(time.time()) << 20)
+        # Inode numbers outlive the catalog in the journal and in a mount's kernel: begin where no older one has been,
+        # however many it gave out: a million for each second that passed.
+        queries.write_meta(txn, tables, b"next_inode", time.time_ns() >> 10)
     made.sync(True)
     made.close()
     state.mark_open(building, boot_id)

@@ -1,0 +1,197 @@
+"""The engine's catalog by itself: entries, inodes, trees, versions, batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiercache.catalog import Catalog, CatalogReader, Copy, VersionRecord
+from tiercache.errors import InvalidArgument, NoSpace
+from tiercache.model import Entry, Kind, OriginId, Tier, VersionId, version_id
+
+FILE = Entry(Kind.FILE, 5, size_bytes=3, etag='"e"')
+
+
+def record(origin: OriginId, key: bytes) -> VersionRecord:
+    return VersionRecord(origin, key, '"e"', 3, True, (Copy(Tier.NVME, 1, 2, 3),), b"", b"checksum")
+
+
+def test_resolve_gives_entry_and_version_together(catalog: Catalog, origin: OriginId) -> None:
+    version = version_id(origin, b"a/f", '"e"')
+    entry = FILE._replace(version=version)
+    assert catalog.resolve(origin, b"a/f") is None
+    catalog.put_entry(origin, b"a/f", entry)
+    assert catalog.resolve(origin, b"a/f") == (entry, None)
+    catalog.put_version(version, record(origin, b"a/f"))
+    assert catalog.resolve(origin, b"a/f") == (entry, record(origin, b"a/f"))
+    catalog.drop_version(version)
+    assert catalog.resolve(origin, b"a/f") == (entry, None)
+
+
+def test_a_remembered_absence_is_an_entry_but_not_a_child(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_entry(origin, b"a/gone", Entry(Kind.ABSENT, 0, checked_ns=7))
+    assert catalog.resolve(origin, b"a/gone") == (Entry(Kind.ABSENT, 0, checked_ns=7), None)
+    assert catalog.children(origin, b"a") == []
+
+
+def test_an_inode_follows_its_name_and_is_unknown_after_the_last(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_entry(origin, b"one", FILE)
+    catalog.put_entry(origin, b"two", FILE)  # a hard link
+    catalog.drop_entry(origin, b"one")
+    assert catalog.name_of_inode(5) == (origin, b"two")
+    catalog.put_entry(origin, b"two", FILE._replace(inode=6))
+    assert catalog.name_of_inode(5) is None
+    assert catalog.name_of_inode(6) == (origin, b"two")
+    catalog.put_entry(origin, b"two", Entry(Kind.ABSENT, 0))
+    assert catalog.name_of_inode(6) is None
+
+
+def test_inode_numbers_are_never_given_out_twice(directory: Path) -> None:
+    seen: set[int] = set()
+    for clean in (True, False, True):
+        catalog = Catalog(directory)
+        numbers = [catalog.new_inode() for _ in range(1_500)]
+        assert seen.isdisjoint(numbers)
+        assert len(set(numbers)) == 1_500
+        seen.update(numbers)
+        catalog.close(clean=clean)
+
+
+def test_inode_numbers_of_an_aborted_batch_are_not_given_out_again(directory: Path) -> None:
+    catalog = Catalog(directory)
+    given: list[int] = []
+
+    def interrupted() -> None:
+        with catalog.batch():
+            given.extend(catalog.new_inode() for _ in range(3_000))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert catalog.new_inode() not in given
+    catalog.close(clean=False)
+    catalog = Catalog(directory)
+    assert catalog.new_inode() not in given
+    catalog.close()
+
+
+def test_move_tree_takes_children_inodes_and_listings_along(catalog: Catalog, origin: OriginId) -> None:
+    long = b"n" * 255 + b"/" + b"m" * 255
+    catalog.put_entry(origin, b"old", Entry(Kind.DIRECTORY, 1))
+    catalog.put_listing(origin, b"old", [(b"f", Entry(Kind.FILE, 2)), (b"s", Entry(Kind.DIRECTORY, 3))], 77)
+    catalog.put_entry(origin, b"old/s/g", Entry(Kind.FILE, 4))
+    catalog.put_entry(origin, b"old/" + long, Entry(Kind.FILE, 6))
+    catalog.put_entry(origin, b"older", Entry(Kind.FILE, 7))
+    catalog.put_entry(origin, b"new/replaced", Entry(Kind.FILE, 8))
+    moved = catalog.move_tree(origin, b"old", b"new")
+    assert {(old, new, entry.inode) for old, new, entry in moved} == {
+        (b"old", b"new", 1),
+        (b"old/f", b"new/f", 2),
+        (b"old/s", b"new/s", 3),
+        (b"old/s/g", b"new/s/g", 4),
+        (b"old/" + long, b"new/" + long, 6),
+    }
+    for _, new, entry in moved:
+        assert catalog.entry(origin, new) == entry
+        assert catalog.name_of_inode(entry.inode) == (origin, new)
+    assert catalog.children(origin, b"old") == []
+    assert catalog.entry(origin, b"new/replaced") is None
+    assert catalog.name_of_inode(8) is None
+    assert catalog.entry(origin, b"older") == Entry(Kind.FILE, 7)
+    assert (catalog.listed_ns(origin, b"old"), catalog.listed_ns(origin, b"new")) == (0, 77)
+
+
+def test_a_directory_cannot_move_into_itself(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_entry(origin, b"a/b", FILE)
+    with pytest.raises(InvalidArgument):
+        catalog.move_tree(origin, b"a", b"a/c")
+    assert catalog.move_tree(origin, b"a", b"a") == []
+    assert catalog.entry(origin, b"a/b") == FILE
+
+
+def test_drop_tree_forgets_all_below_and_nothing_beside(catalog: Catalog, origin: OriginId) -> None:
+    below = [b"d", b"d/a", b"d/b/c", b"d//x", b"d/" + b"y" * 600]
+    beside = [b"d!", b"d0", b"d.x/a", b"e"]
+    for number, key in enumerate(below + beside, 1):
+        catalog.put_entry(origin, key, Entry(Kind.FILE, number))
+        catalog.put_listing(origin, key + b"/l", [], number)
+    catalog.drop_tree(origin, b"d")
+    assert [key for key in below if catalog.entry(origin, key)] == []
+    assert [key for key in below if catalog.listed_ns(origin, key + b"/l")] == []
+    assert [key for key in beside if not catalog.entry(origin, key)] == []
+    assert [key for key in beside if not catalog.listed_ns(origin, key + b"/l")] == []
+
+
+def test_drop_tree_of_the_root_forgets_the_origin(catalog: Catalog, origin: OriginId) -> None:
+    for number, key in enumerate([b"", b"a", b"a/b", b"/odd", b"z" * 600], 1):
+        catalog.put_entry(origin, key, Entry(Kind.FILE, number))
+        catalog.put_listing(origin, b"x" + key, [], 1)
+    catalog.drop_tree(origin, b"")
+    assert catalog.children(origin, b"") == []
+    assert catalog.entry(origin, b"") is None
+    assert catalog.listed_ns(origin, b"xa/b") == 0
+
+
+def test_a_batch_is_kept_whole_or_not_at_all(catalog: Catalog, origin: OriginId, directory: Path) -> None:
+    reader = CatalogReader(directory)
+    with catalog.batch():
+        catalog.put_entry(origin, b"a", FILE)
+        with catalog.batch():
+            catalog.put_entry(origin, b"b", FILE)
+        assert catalog.resolve(origin, b"a") == (FILE, None)
+        assert catalog.entry(origin, b"b") == FILE
+        assert reader.entry(origin, b"a") is None
+    assert reader.entry(origin, b"a") == FILE
+
+    def failing() -> None:
+        with catalog.batch():
+            catalog.drop_entry(origin, b"a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert reader.entry(origin, b"a") == FILE
+    reader.close()
+
+
+def test_versions_are_told_in_order_while_they_change(catalog: Catalog, origin: OriginId) -> None:
+    ids = [VersionId(number.to_bytes(16, "big")) for number in range(3_000)]
+    with catalog.batch():
+        for each in ids:
+            catalog.put_version(each, record(origin, each))
+    seen = []
+    for version, found in catalog.versions():
+        assert found.key == version
+        catalog.drop_version(version)
+        seen.append(version)
+    assert seen == ids
+    assert list(catalog.versions()) == []
+
+
+def test_a_full_map_is_told_as_no_space_and_keeps_what_was(directory: Path, origin: OriginId) -> None:
+    catalog = Catalog(directory, map_size_bytes=1 << 20)
+    catalog.put_entry(origin, b"kept", FILE)
+    huge = FILE._replace(xattrs=((b"user.x", b"v" * 60_000),))
+
+    def fill() -> None:
+        with catalog.batch():
+            for number in range(40):
+                catalog.put_entry(origin, b"%d" % number, huge)
+
+    with pytest.raises(NoSpace, match="catalog is full"):
+        fill()
+    assert catalog.entry(origin, b"0") is None
+    assert catalog.entry(origin, b"kept") == FILE
+    catalog.drop_entry(origin, b"kept")
+    catalog.close()
+
+
+def test_the_run_id_changes_with_each_start(directory: Path) -> None:
+    runs = set()
+    for _ in range(3):
+        catalog = Catalog(directory)
+        runs.add(catalog.run_id())
+        catalog.close()
+    assert len(runs) == 3
+    assert 0 not in runs
