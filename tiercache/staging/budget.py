@@ -5,33 +5,50 @@ Invariant I4: what ``reserve`` granted and nobody gave back never exceeds the ca
 
 from __future__ import annotations
 
+import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import trio
 
 from tiercache.errors import NoSpace
 from tiercache.units import format_size
 
+PATIENCE_S = 60.0
+"""How long a writer waits in vain, with nothing going up, for others to close their files."""
+
+
+class Hope(enum.IntEnum):
+    """Whether waiting for room makes sense."""
+
+    NONE = 0
+    """Nothing goes up, and every other writer waits as well."""
+    OPEN_FILES = 1
+    """Somebody may close a file, which then goes up."""
+    UPLOADS = 2
+    """Files are on their way."""
+
 
 class _Waiter:
-    __slots__ = ("amount_bytes", "event", "refused")
+    __slots__ = ("amount_bytes", "event", "refused", "staged_id")
 
-    def __init__(self, amount_bytes: int) -> None:
+    def __init__(self, staged_id: int, amount_bytes: int) -> None:
+        self.staged_id = staged_id
         self.amount_bytes = amount_bytes
         self.event = trio.Event()
         self.refused = False
 
 
 class Budget:
-    """Bytes granted against a capacity. ``can_drain`` says whether uploads may still make room: without that hope a
-    writer that would have to wait is refused instead of hanging for ever."""
+    """Bytes granted against a capacity. ``hope`` is told which staged files wait for room and answers whether that
+    makes sense; without hope a writer is refused instead of hanging for ever."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, *, patience_s: float = PATIENCE_S) -> None:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
-        self.can_drain: Callable[[], bool] = lambda: True
+        self.hope: Callable[[Set[int]], Hope] = lambda waiting: Hope.UPLOADS
         self.on_wait: Callable[[], None] = lambda: None
+        self._patience_s = patience_s
         self._waiters: deque[_Waiter] = deque()
 
     @property
@@ -39,9 +56,9 @@ class Budget:
         """How many callers wait for room."""
         return len(self._waiters)
 
-    async def reserve(self, amount_bytes: int) -> None:
+    async def reserve(self, amount_bytes: int, *, staged_id: int = 0) -> None:
         """Take bytes from the budget; waits behind earlier callers until there is room.
-        NoSpace if they can never fit, or if it is full and nothing is on its way out."""
+        NoSpace if they can never fit, or if it is full and there is no hope."""
         if amount_bytes <= 0:
             return
         if amount_bytes > self.capacity_bytes:
@@ -49,15 +66,20 @@ class Budget:
         if not self._waiters and self.used_bytes + amount_bytes <= self.capacity_bytes:
             self.used_bytes += amount_bytes
             return
-        if not self.can_drain():
-            raise self._full(amount_bytes)
-        self.on_wait()
-        await self._wait(_Waiter(amount_bytes))
+        waiter = _Waiter(staged_id, amount_bytes)
+        self._waiters.append(waiter)
+        self.recheck()
+        if not waiter.refused:
+            self.on_wait()
+        await self._wait(waiter)
 
     async def _wait(self, waiter: _Waiter) -> None:
-        self._waiters.append(waiter)
         try:
-            await waiter.event.wait()
+            while not waiter.event.is_set():
+                with trio.move_on_after(self._patience_s):
+                    await waiter.event.wait()
+                if not waiter.event.is_set() and self._hope() is not Hope.UPLOADS:
+                    self._refuse(waiter)
         except trio.Cancelled:
             if not waiter.event.is_set():
                 self._waiters.remove(waiter)
@@ -80,12 +102,19 @@ class Budget:
         self.charge(-amount_bytes)
 
     def recheck(self) -> None:
-        """The state of the uploads changed: refuse those who wait if they wait in vain."""
-        if self._waiters and not self.can_drain():
-            for waiter in self._waiters:
-                waiter.refused = True
-                waiter.event.set()
-            self._waiters.clear()
+        """The state of the uploads changed: if all wait in vain now, refuse the latest, so that the others may go on
+        when it gives its bytes back."""
+        while self._waiters and self._hope() is Hope.NONE:
+            self._refuse(self._waiters[-1])
+
+    def _hope(self) -> Hope:
+        return self.hope({waiter.staged_id for waiter in self._waiters})
+
+    def _refuse(self, waiter: _Waiter) -> None:
+        self._waiters.remove(waiter)
+        waiter.refused = True
+        waiter.event.set()
+        self._wake()
 
     def _wake(self) -> None:
         while self._waiters and self.used_bytes + self._waiters[0].amount_bytes <= self.capacity_bytes:

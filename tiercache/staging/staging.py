@@ -178,7 +178,7 @@ class Staging:
 
     async def reserve(self, staged_id: int, amount_bytes: int) -> None:
         """Ask for room for so many more bytes of one file; waits while staging is full. NoSpace."""
-        await self.budget.reserve(amount_bytes)
+        await self.budget.reserve(amount_bytes, staged_id=staged_id)
         self._charges[staged_id] = self._charges.get(staged_id, 0) + max(0, amount_bytes)
         self._show_used.set(self.used_bytes)
 

@@ -224,6 +224,9 @@ class Uploader:
         if newer is not None:
             await self._give_way(record, newer)
             return
+        for older in self._overtaken(record):
+            await self._give_way(older, record)
+        record = self._journal.get(record.id) or record  # it may stand on what an older one stood on now
         if record.committed_etag:
             await self.finish(record, b"")
             return
@@ -238,6 +241,10 @@ class Uploader:
             outcome = await self._send(attempt)
         except UploadCancelled:
             await self._stopped(record)
+        except trio.Cancelled:
+            if self._is_current(record):
+                self._back_to_sealed(record)  # the service ends; whoever runs it again goes on with this
+            raise
         except Exception:
             if self._is_current(record):
                 raise
@@ -298,7 +305,8 @@ class Uploader:
     async def finish(self, record: StagedRecord, checksums: bytes) -> None:
         """The last steps of a commit, for a record whose confirmation is durable. Also called by recovery."""
         stat = committed_stat(record)
-        newer = [other for other in self._journal.at(*record.lane) if other.id > record.id]
+        others = self._journal.at(*record.lane)
+        newer = [other for other in others if is_newer(other, record) or is_being_written_after(other, record)]
         adopted = bool(checksums or not record.size_bytes) and not newer and self._adopt(record, stat, checksums)
         self._on_commit(record, stat)
         stale = [other.id for other in self._journal.retractions(*record.lane)]
@@ -335,9 +343,17 @@ class Uploader:
         newer = [
             other
             for other in self._journal.at(*record.lane)
-            if other.id > record.id and other.published and other.state is StagedState.SEALED
+            if is_newer(other, record) and other.state is StagedState.SEALED
         ]
-        return newer[-1] if newer else None
+        return max(newer, key=lambda other: (other.sealed_ns, other.id), default=None)
+
+    def _overtaken(self, record: StagedRecord) -> list[StagedRecord]:
+        """Sealed files that had the name before ``record``, and whose turn came after it: they must never go up."""
+        return [
+            other
+            for other in self._journal.at(*record.lane)
+            if other.published and other.state is StagedState.SEALED and is_newer(record, other)
+        ]
 
     async def _give_way(self, record: StagedRecord, newer: StagedRecord) -> None:
         """A newer sealed file of the name holds all the bytes that count: this one never goes up."""
@@ -453,6 +469,21 @@ def committed_stat(record: StagedRecord) -> ObjectStat:
         record.attributes,
         upload_id=record.upload_id,
     )
+
+
+def is_newer(other: StagedRecord, record: StagedRecord) -> bool:
+    """Whether ``other`` holds a later state of the name: of one inode the file staged later, else the one whose close
+    came later, whenever it was opened."""
+    if other.id == record.id or not other.published:
+        return False
+    if other.inode == record.inode:
+        return other.id > record.id
+    return not other.sealed_ns or other.sealed_ns > record.sealed_ns
+
+
+def is_being_written_after(other: StagedRecord, record: StagedRecord) -> bool:
+    """Whether a client that has not closed ``other`` yet opened it when ``record`` was there to build on."""
+    return not other.published and other.id > record.id
 
 
 def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0) -> StagedRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 import trio
 
@@ -15,7 +15,7 @@ from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState
 from tiercache.origins.base import Origin
-from tiercache.staging import Staging
+from tiercache.staging import Hope, Staging
 from tiercache.writeback.drain import Drain, DrainProgress, DrainResult
 from tiercache.writeback.recovery import Plan, RecoveryReport, make_plan
 from tiercache.writeback.status import FileStatus, status_of
@@ -70,7 +70,7 @@ class WriteBack:
         self._awaited: Counter[int] = Counter()
         self._successors: dict[int, int] = {}
         staging.ids_after(journal.last_id)
-        staging.budget.can_drain = self._can_drain
+        staging.budget.hope = self._hope
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Upload what is sealed, until cancelled."""
@@ -246,6 +246,10 @@ class WriteBack:
             for record in self._journal.retractions(*lane)
         )
 
+    async def changed(self) -> None:
+        """Return at the next change of any record's state."""
+        await self._uploader.changed.heard()
+
     # -- waiting --------------------------------------------------------------------------------------------------
 
     async def wait(self, ids: int | Iterable[int]) -> None:
@@ -314,12 +318,17 @@ class WriteBack:
             )
         return None
 
-    def _can_drain(self) -> bool:
-        return any(
-            record.state in (StagedState.SEALED, StagedState.UPLOADING)
-            and not ((failure := self._uploader.failures.get(record.id)) and failure.permanent)
-            for record in self._journal.records()
-        )
+    def _hope(self, waiting: Set[int]) -> Hope:
+        """Whether room in staging is to be expected, while the writers of these files wait for it."""
+        hope = Hope.NONE
+        for record in self._journal.records():
+            if record.state in (StagedState.SEALED, StagedState.UPLOADING):
+                failure = self._uploader.failures.get(record.id)
+                if failure is None or not failure.permanent:
+                    return Hope.UPLOADS
+            elif record.state is StagedState.STAGED and record.id not in waiting and self._uploads(record):
+                hope = Hope.OPEN_FILES
+        return hope
 
     # -- start and status -----------------------------------------------------------------------------------------
 

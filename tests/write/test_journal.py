@@ -1,0 +1,279 @@
+"""The journal: durable, grouped, authoritative in memory, and never silently empty."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+import trio
+import trio.testing
+
+from rig.writing_desk import in_trio
+from tiercache.errors import Broken, JournalDamaged, NoSpace
+from tiercache.journal import (
+    ConditionKind,
+    Journal,
+    OriginSource,
+    StagedRecord,
+    fresh_upload_id,
+    is_earlier_seal,
+    next_upload_id,
+)
+from tiercache.journal.records import DamagedRow, decode, encode
+from tiercache.model import Attributes, OriginId, StagedState
+
+ORIGIN = OriginId(b"12345678")
+
+
+def record(staged_id: int, key: bytes = b"a/b", **fields: Any) -> StagedRecord:
+    return StagedRecord(staged_id, staged_id + 100, ORIGIN, OriginSource("s3://bucket"), key, **fields)
+
+
+FULL = StagedRecord(
+    7,
+    2**63,
+    ORIGIN,
+    OriginSource("s3://bücket/\udc80", "s3fs", {"client_kwargs": {"endpoint_url": "http://h"}, "anon": True}),
+    b"a\xff//b\n",
+    StagedState.UPLOADING,
+    'etag"',
+    ConditionKind.IF_MATCH,
+    False,
+    Attributes(0o4755, 1, 2, 3, 4, 5, ((b"user.a", b"\0\xff"), (b"user.b", b""))),
+    10,
+    9,
+    11,
+    "abc.3",
+    4,
+    "no \udcff luck",
+    True,
+    "e2",
+    12,
+    13,
+    14,
+    15,
+    "checkpoint",
+)
+
+
+@pytest.mark.parametrize("original", [record(1), FULL])
+def test_a_row_comes_back_as_it_was_written(original: StagedRecord) -> None:
+    back = decode(encode(original))
+    assert back == original._replace(source=original.source._replace(options=dict(original.source.options)))
+    assert isinstance(back.state, StagedState)
+    assert isinstance(back.condition, ConditionKind)
+
+
+def test_every_flipped_byte_of_a_row_is_noticed() -> None:
+    row = encode(FULL)
+    for position in range(len(row)):
+        damaged = bytearray(row)
+        damaged[position] ^= 0x40
+        with pytest.raises(DamagedRow):
+            decode(bytes(damaged))
+    for length in range(len(row)):
+        with pytest.raises(DamagedRow):
+            decode(row[:length])
+
+
+def test_an_upload_id_tells_which_seal_of_which_file_it_was() -> None:
+    first = fresh_upload_id()
+    second = next_upload_id(first)
+    assert is_earlier_seal(first, second)
+    assert not is_earlier_seal(second, second)
+    assert not is_earlier_seal(second, first)
+    assert not is_earlier_seal(fresh_upload_id(), second)
+    assert not is_earlier_seal("", second)
+    assert next_upload_id("").endswith(".1")
+
+
+@in_trio
+async def test_what_was_put_is_there_after_a_crash_and_what_was_dropped_is_not(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    await journal.put_many([record(1), record(2), FULL])
+    await journal.apply(put=[record(2, b"moved")], drop=[1, 99])
+    journal._env.close()
+    again = Journal(tmp_path / "journal")
+    assert [(r.id, r.key) for r in again.records()] == [(2, b"moved"), (7, FULL.key)]
+    assert again.last_id == 7
+    assert not again.rebooted
+    again.close()
+
+
+@in_trio
+async def test_memory_is_right_before_the_disk_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.put_later(put=[record(1)])
+    assert journal.get(1) == record(1)
+    journal._env.close()
+    again = Journal(tmp_path / "journal")
+    assert list(again.records()) == []
+    again.put_later(put=[record(2)])
+    again.close()
+    third = Journal(tmp_path / "journal")
+    assert [r.id for r in third.records()] == [2]
+    third.close()
+
+
+@in_trio
+async def test_callers_that_wait_together_share_commits(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    before = journal.commits
+    async with trio.open_nursery() as nursery:
+        for staged_id in range(1, 201):
+            nursery.start_soon(journal.put, record(staged_id))
+    assert 1 <= journal.commits - before <= 2  # at most the first caller's, and one for all the others
+    journal._env.close()
+    again = Journal(tmp_path / "journal")
+    assert len(list(again.records())) == 200
+    again.close()
+
+
+@in_trio
+async def test_a_caller_that_gives_up_does_not_take_the_others_commit_along(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.put, record(1))
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await journal.put(record(2))
+        nursery.start_soon(journal.put, record(3))
+    journal._env.close()
+    again = Journal(tmp_path / "journal")
+    assert [r.id for r in again.records()] == [1, 2, 3]
+    again.close()
+
+
+class FailingJournal(Journal):
+    failures: list[lmdb.Error]
+
+    def _write(self, *arguments: Any) -> None:
+        if getattr(self, "failures", None):
+            raise self.failures.pop(0)
+        super()._write(*arguments)
+
+
+@in_trio
+async def test_a_failed_commit_is_told_and_made_good_by_the_next(tmp_path: Path) -> None:
+    journal = FailingJournal(tmp_path / "journal")
+    journal.failures = [lmdb.DiskError("No space left on device"), lmdb.Error("Input/output error")]
+    with pytest.raises(NoSpace, match="disk of the journal"):
+        await journal.put(record(1))
+    with pytest.raises(Broken, match="Input/output error"):
+        await journal.put(record(2))
+    assert [r.id for r in journal.records()] == [1, 2]
+    await journal.put(record(3))
+    journal._env.close()
+    again = Journal(tmp_path / "journal")
+    assert [r.id for r in again.records()] == [1, 2, 3]
+    again.close()
+
+
+@in_trio
+async def test_the_map_grows_when_it_is_full(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", map_size_bytes=64 * 1024)
+    rows = [record(i, last_error="x" * 1000) for i in range(1, 500)]
+    await journal.put_many(rows)
+    journal.close()
+    again = Journal(tmp_path / "journal", map_size_bytes=64 * 1024)
+    assert list(again.records()) == [decode(encode(row)) for row in rows]
+    again.close()
+
+
+@in_trio
+async def test_names_are_found_by_lane_also_after_a_rename(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    await journal.put_many([record(2, b"x"), record(1, b"x"), record(3, b"y", state=StagedState.CANCELLED)])
+    await journal.put(record(1, b"y"))
+    await journal.put(record(1, b"x"))
+    assert [r.id for r in journal.at(ORIGIN, b"x")] == [1, 2]
+    assert journal.at(ORIGIN, b"y") == []
+    assert [r.id for r in journal.retractions(ORIGIN, b"y")] == [3]
+    assert journal.get(3) is None
+    await journal.drop(2)
+    assert [r.id for r in journal.at(ORIGIN, b"x")] == [1]
+    journal.close()
+
+
+def test_a_restart_of_the_machine_is_noticed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal._commit([], 0, 0, boot_id=b"another boot")
+    journal.close()
+    again = Journal(tmp_path / "journal")
+    assert again.rebooted
+    again.close()
+    third = Journal(tmp_path / "journal")
+    assert not third.rebooted
+    third.close()
+
+
+async def _filled(tmp_path: Path) -> tuple[Path, Path]:
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    (staging / "1").write_bytes(b"precious")
+    journal = Journal(tmp_path / "journal")
+    await journal.put_many([record(i) for i in range(1, 300)])
+    journal.close()
+    return tmp_path / "journal" / "data.mdb", staging
+
+
+@in_trio
+@pytest.mark.parametrize("damage", ["removed", "emptied", "halved", "cut short", "zeroed", "scribbled"])
+async def test_a_damaged_journal_is_an_error_that_names_the_staged_bytes(tmp_path: Path, damage: str) -> None:
+    data, staging = await _filled(tmp_path)
+    raw = data.read_bytes()
+    match damage:
+        case "removed":
+            data.unlink()
+        case "emptied":
+            data.write_bytes(b"")
+        case "halved":
+            data.write_bytes(raw[: len(raw) // 2])
+        case "cut short":
+            data.write_bytes(raw[: 3 * 4096])
+        case "zeroed":
+            data.write_bytes(bytes(len(raw)))
+        case "scribbled":
+            data.write_bytes(raw.replace(b"s3://bucket", b"s3://bukket"))
+    with pytest.raises(JournalDamaged, match=str(staging)):
+        Journal(tmp_path / "journal", staging_directory=staging)
+    assert (staging / "1").read_bytes() == b"precious"
+
+
+def test_a_new_journal_beside_staged_files_is_refused(tmp_path: Path) -> None:
+    staging = tmp_path / "staging"
+    (staging / "lost").mkdir(parents=True)
+    (staging / "12").write_bytes(b"precious")
+    with pytest.raises(JournalDamaged, match="copy them"):
+        Journal(tmp_path / "journal", staging_directory=staging)
+
+
+def test_a_journal_that_a_crash_left_unborn_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "data.mdb").write_bytes(b"")
+    journal = Journal(tmp_path / "journal", staging_directory=tmp_path / "staging")
+    assert list(journal.records()) == []
+    journal.close()
+
+
+@in_trio
+async def test_a_commit_under_way_does_not_stop_the_engine(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    class SlowJournal(Journal):
+        def _write(self, *arguments: Any) -> None:
+            super()._write(*arguments)
+            assert release.wait(30)
+
+    release.set()
+    journal = SlowJournal(tmp_path / "journal")
+    release.clear()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.put, record(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert journal.get(1) is not None
+        release.set()
+    journal.close()

@@ -1,0 +1,206 @@
+"""What a start makes of what an earlier run left (C14, C15, C27)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig.writing_desk import Desk, crash, in_trio
+from tiercache.journal import ConditionKind, OriginSource, StagedRecord
+from tiercache.model import OriginId, StagedState
+from tiercache.staging import FoundFile
+from tiercache.writeback.recovery import make_plan
+
+
+def record(**fields: Any) -> StagedRecord:
+    defaults: dict[str, Any] = {"state": StagedState.SEALED, "size_bytes": 10, "synced_bytes": 10, "upload_id": "x.1"}
+    return StagedRecord(1, 2, OriginId(b"12345678"), OriginSource("s3://b"), b"k", **{**defaults, **fields})
+
+
+def found(size_bytes: int = 10) -> dict[int, FoundFile]:
+    return {1: FoundFile(size_bytes, size_bytes, 77)}
+
+
+def plan_of(row: StagedRecord, files: dict[int, FoundFile], *, rebooted: bool = False, uploads: bool = True) -> Any:
+    return make_plan([row], files, rebooted=rebooted, uploads=lambda _: uploads, now_ns=5)
+
+
+LOST, QUEUED, DISCARDED, KEPT, COMMITTED = "lost", "queued", "discarded", "kept", "committed"
+
+
+@pytest.mark.parametrize(
+    ("row", "files", "rebooted", "end"),
+    [
+        (record(), found(), False, QUEUED),
+        (record(state=StagedState.UPLOADING), found(), False, QUEUED),
+        (record(state=StagedState.STAGED, size_bytes=3), found(), False, QUEUED),
+        (record(state=StagedState.STAGED, size_bytes=30), found(), False, QUEUED),
+        (record(), {}, False, LOST),
+        (record(), found(9), False, LOST),
+        (record(state=StagedState.STAGED), {}, False, LOST),
+        (record(suspect=True), found(), False, LOST),
+        (record(synced_bytes=-1), found(), False, QUEUED),
+        (record(synced_bytes=-1), found(), True, LOST),
+        (record(state=StagedState.STAGED, synced_bytes=-1), found(), True, LOST),
+        (record(size_bytes=20), found(12), True, QUEUED),
+        (record(size_bytes=20), found(9), True, LOST),
+        (record(size_bytes=5), found(5), True, QUEUED),
+        (record(published=False), found(), False, DISCARDED),
+        (record(published=False), {}, False, DISCARDED),
+        (record(state=StagedState.CONFLICT), found(), False, KEPT),
+        (record(state=StagedState.CONFLICT), {}, False, LOST),
+        (record(state=StagedState.LOST), {}, False, KEPT),
+        (record(committed_etag="e"), found(), False, COMMITTED),
+        (record(committed_etag="e"), {}, False, COMMITTED),
+    ],
+)
+def test_every_record_has_one_end(row: StagedRecord, files: dict[int, FoundFile], rebooted: bool, end: str) -> None:
+    plan = plan_of(row, files, rebooted=rebooted)
+    ends = {
+        LOST: bool(plan.lost),
+        QUEUED: bool(plan.queued),
+        DISCARDED: bool(plan.discarded),
+        COMMITTED: bool(plan.committed),
+    }
+    assert [name for name, reached in ends.items() if reached] == ([] if end == KEPT else [end])
+
+
+def test_a_plan_carried_out_needs_no_second_one() -> None:
+    for row, files in ((record(state=StagedState.STAGED), found()), (record(), found(3)), (record(), found(20))):
+        first = plan_of(row, files)
+        [changed] = first.put
+        left = {} if first.set_aside else files
+        second = plan_of(changed, left)
+        assert second.put == second.drop == second.set_aside == second.delete == second.lost == []
+
+
+def test_a_scratch_file_is_kept_and_not_sealed() -> None:
+    row = record(state=StagedState.STAGED)
+    plan = plan_of(row, found(), uploads=False)
+    assert plan.put == plan.queued == plan.drop == plan.delete == []
+
+
+@in_trio
+async def test_saved_files_survive_a_kill_and_damaged_ones_are_set_aside_and_told(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    ids = [await desk.save(f"f{number}", b"%03d" % number * 100) for number in range(50)]
+    for staged_id in ids[:3]:
+        desk.shrink(staged_id, 7)
+    crash(desk)
+
+    interrupted = Desk(tmp_path)
+    await interrupted.write_back.recover()
+    crash(interrupted)
+
+    again = Desk(tmp_path)
+    report = await again.write_back.recover()
+    assert report.lost == []
+    assert len(report.queued) == 47
+    async with again.running():
+        result = await again.write_back.drain(60)
+    assert again.objects() == {f"f{number}": b"%03d" % number * 100 for number in range(3, 50)}
+    assert sorted(result.left) == sorted(ids[:3])
+    assert all("7 of 300 bytes" in error for error in result.errors.values())
+    assert {int(path.name) for path in again.staging.lost_directory.iterdir()} == set(ids[:3])
+    assert again.staging.used_bytes == 0
+    again.close()
+
+
+@in_trio
+async def test_a_thousand_files_are_ready_before_the_origin_says_a_word(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    ids = [await desk.stage(f"f{number}", b"x") for number in range(1000)]
+    await desk.journal.put_many(
+        desk.record(i)._replace(state=StagedState.SEALED, size_bytes=1, upload_id=f"{i:016x}.1") for i in ids
+    )
+    crash(desk)
+    again = Desk(tmp_path)
+    begun_s = time.monotonic()
+    report = await again.write_back.recover()
+    took_s = time.monotonic() - begun_s
+    assert len(report.queued) == 1000
+    assert again.origin.calls == []
+    assert again.staging.used_bytes == 1000
+    print(f"recovery of 1,000 records: {took_s * 1000:.0f} ms")
+    again.close()
+
+
+@in_trio
+async def test_files_saved_just_before_a_stop_go_up_after_the_next_start(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.origin.hold_writes = True
+    async with desk.running():
+        for number in range(20):
+            await desk.save(f"f{number}", b"%d" % number)
+        result = await desk.write_back.drain(0)
+        assert len(result.left) == 20
+    again = desk.again()
+    await again.write_back.recover()
+    async with again.running():
+        result = await again.write_back.drain(60)
+    assert result.left == []
+    assert again.objects() == {f"f{number}": b"%d" % number for number in range(20)}
+    again.close()
+
+
+@in_trio
+async def test_what_is_at_the_origin_already_is_committed_and_not_sent_again(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.origin.hold_landed = True
+    async with desk.running():
+        staged_id = await desk.save("a", b"bytes", condition=ConditionKind.IF_ABSENT)
+        await desk.origin.held.wait()
+        crash(desk)
+        desk.journal._owed.clear()
+    again = Desk(tmp_path)
+    await again.write_back.recover()
+    async with again.running():
+        await again.write_back.wait(staged_id)
+    assert again.origin.written() == []
+    assert again.object("a") == b"bytes"
+    assert again.shelf.data() == [b"bytes"]
+    again.close()
+
+
+@in_trio
+async def test_an_open_file_of_a_crashed_engine_goes_up_and_an_unpublished_one_does_not(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    await desk.stage("mount", b"written by a mount")
+    await desk.stage("client", b"half of it", published=False)
+    await desk.stage("scratch", b"stays here", profile="scratch")
+    (desk.root / "staging" / "123").write_bytes(b"without a row")
+    crash(desk)
+    again = Desk(tmp_path)
+    report = await again.write_back.recover()
+    assert [record.key for record in report.discarded] == [again.key("client")]
+    assert report.removed_files == 1
+    async with again.running():
+        result = await again.write_back.drain(60)
+    assert result.left == []
+    assert again.objects() == {"mount": b"written by a mount"}
+    [kept] = again.journal.records()
+    assert (kept.key, kept.state) == (again.key("scratch"), StagedState.STAGED)
+    assert again.staged_names() == {str(kept.id)}
+    again.close()
+
+
+@in_trio
+async def test_a_retraction_outlives_a_crash(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.origin.hold_landed = True
+    async with desk.running():
+        staged_id = await desk.save("old", b"bytes")
+        await desk.origin.held.wait()
+        await desk.write_back.rename(staged_id, desk.key("new"))
+        crash(desk)
+    assert desk.objects() == {"old": b"bytes"}
+    again = Desk(tmp_path)
+    await again.write_back.recover()
+    async with again.running():
+        await again.write_back.drain(60)
+    assert again.objects() == {"new": b"bytes"}
+    assert again.journal.retractions() == []
+    again.close()
