@@ -6,12 +6,12 @@ import os
 
 from tiercache.engine.entries import attributes_of, now_ns, staged_entry
 from tiercache.engine.files import Files
-from tiercache.engine.live import LiveInode, live_entry
+from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Exists, IsDirectory, NotDirectory
+from tiercache.errors import Absent, Changed, Exists, IsDirectory, Lost, NotDirectory
 from tiercache.journal import ConditionKind
 from tiercache.model import Attributes, Entry, Key, Kind, StagedState, parent_of
 from tiercache.origins.base import Capability
@@ -49,7 +49,7 @@ class ClientFiles:
         staged = await self._writes.stage(key, entry, condition, published=False)
         try:
             if keep and found is not None:
-                await self._copy_newest(key, found, staged)
+                await self._copy_newest(key, staged)
         except BaseException:
             await self._writes.unstage(staged)
             raise
@@ -67,13 +67,37 @@ class ClientFiles:
         known = self._tree.entry(key)
         return None if known is None or known.kind is Kind.ABSENT else known
 
-    async def _copy_newest(self, key: Key, entry: Entry, staged: StagedFile) -> None:
-        live = self._tree.live.get(entry.inode)
-        if live is not None and live.staged is not None:
-            await self._staging.reserve(staged.id, live.staged.size_bytes)
-            await self._staging.clone(live.staged, staged)
-        elif entry.size_bytes:
-            await self._writes.copy_version(self._tree.version_ref(key, entry), staged)
+    async def _copy_newest(self, key: Key, staged: StagedFile) -> None:
+        """Start the file with the name's present bytes, and base it on the version that these are."""
+        while True:
+            entry = await self._names.lookup(key)
+            live = self._tree.live.get(entry.inode)
+            source = live.staged if live is not None else None
+            try:
+                if source is not None:
+                    await self._staging.reserve(staged.id, source.size_bytes)
+                    await self._staging.clone(source, staged)
+                elif entry.size_bytes:
+                    await self._writes.copy_version(self._tree.version_ref(key, entry), staged)
+            except (Lost, Changed):
+                if self._tree.entry(key) == entry:
+                    raise
+                continue  # its upload ended, or another replaced it, while we copied
+            if await self._base_on(staged, entry, source):
+                return
+
+    async def _base_on(self, staged: StagedFile, entry: Entry, source: StagedFile | None) -> bool:
+        """Record what the copied bytes are the state of; False when that is not known any more."""
+        base_etag = entry.etag
+        if source is not None:
+            copied = self._journal.get(source.id)
+            if copied is None:
+                return False  # committed meanwhile: its etag is known only to the name's new entry
+            base_etag = copied.base_etag
+        record = self._journal.get(staged.id)
+        if record is not None and record.base_etag != base_etag:
+            await self._journal.put(record._replace(base_etag=base_etag))
+        return True
 
     async def publish(self, staged_id: int) -> Entry:
         """The client closed its file: it replaces the name, at once here and later at the origin."""
@@ -138,14 +162,10 @@ class ClientFiles:
     async def copy_staged(self, source: Key, target: Key) -> Entry:
         """Copy a dirty file: the copy is a dirty file too."""
         entry = await self._names.lookup(source)
-        live = self._tree.live.get(entry.inode)
-        assert live is not None
-        assert live.staged is not None
-        made = staged_entry(attributes_of(live_entry(live)), self._tree.catalog.new_inode(), staged=0, size_bytes=0)
+        made = staged_entry(attributes_of(entry), self._tree.catalog.new_inode(), staged=0, size_bytes=0)
         staged = await self._writes.stage(target, made, ConditionKind.ALWAYS, published=False)
         try:
-            await self._staging.reserve(staged.id, live.staged.size_bytes)
-            await self._staging.clone(live.staged, staged)
+            await self._copy_newest(source, staged)
         except BaseException:
             await self._writes.unstage(staged)
             raise

@@ -1,0 +1,121 @@
+"""Files that clients write themselves: invisible until published, gone when discarded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from rig.engine_ground import Ground, read_file, run, write_file
+from tiercache.engine.namespace import Namespace
+from tiercache.errors import Absent, Exists
+from tiercache.model import Key
+
+
+async def stage(names: Namespace, key: Key, data: bytes, *, exclusive: bool = False, keep: bool = False) -> int:
+    staged, path, _ = await names.stage(key, exclusive=exclusive, keep=keep)
+    target = trio.Path(path)
+    async with await target.open("ab") as file:
+        await file.write(data)
+    return staged
+
+
+def test_a_file_shows_itself_only_when_it_is_published(ground: Ground) -> None:
+    ground.put("k", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            staged = await stage(names, ground.key("k"), b"new bytes")
+            assert await read_file(names, ground.key("k")) == b"old"
+            await names.publish(staged)
+            assert await read_file(names, ground.key("k")) == b"new bytes"
+            assert (await engine.drain(30)).left == []
+            assert ground.get("k") == b"new bytes"
+
+    run(scenario)
+
+
+def test_a_discarded_file_was_never_there(ground: Ground) -> None:
+    """C16."""
+    ground.put("k", b"v1")
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            staged = await stage(names, ground.key("k"), b"v2")
+            other = await stage(names, ground.key("never"), b"x")
+            await names.discard(staged)
+            await names.discard(other)
+            assert (await engine.drain(30)).left == []
+            assert ground.get("k") == b"v1"
+            assert ground.names() == ["k"]
+            with pytest.raises(Absent):
+                await names.lookup(ground.key("never"))
+            assert list(Path(engine.staging.directory).glob("[0-9]*")) == []
+
+    run(scenario)
+
+
+def test_the_newest_of_many_quick_versions_is_the_one_that_stays(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            for number in range(20):
+                await names.publish(await stage(names, ground.key("k"), b"%d" % number))
+                assert await read_file(names, ground.key("k")) == b"%d" % number
+            assert (await engine.drain(30)).left == []
+            assert ground.get("k") == b"19"
+            assert await read_file(names, ground.key("k")) == b"19"
+
+    run(scenario)
+
+
+def test_appending_builds_on_the_newest_bytes_dirty_or_clean(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            await names.publish(await stage(names, ground.key("k"), b"a"))
+            for letter in (b"b", b"c", b"d"):
+                await names.publish(await stage(names, ground.key("k"), letter, keep=True))
+            assert (await engine.drain(30)).left == []
+            assert ground.get("k") == b"abcd"
+            await names.publish(await stage(names, ground.key("k"), b"e", keep=True))
+            assert (await engine.drain(30)).left == []
+            assert ground.get("k") == b"abcde"
+
+    run(scenario)
+
+
+def test_an_exclusive_file_refuses_a_taken_name(ground: Ground) -> None:
+    ground.put("k", b"1")
+
+    async def scenario() -> None:
+        async with ground.engine() as (_, names):
+            with pytest.raises(Exists):
+                await stage(names, ground.key("k"), b"2", exclusive=True)
+            first = await stage(names, ground.key("new"), b"first", exclusive=True)
+            second = await stage(names, ground.key("new"), b"second", exclusive=True)
+            await names.publish(first)
+            with pytest.raises(Exists):
+                await names.publish(second)
+            await names.discard(second)
+            assert await read_file(names, ground.key("new")) == b"first"
+
+    run(scenario)
+
+
+def test_a_mount_s_open_handle_keeps_the_old_file_when_a_client_replaces_it(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            await write_file(names, ground.key("k"), b"old bytes")
+            handle = await names.open((await names.lookup(ground.key("k"))).inode)
+            await names.publish(await stage(names, ground.key("k"), b"new"))
+            assert bytes(await handle.read(0, 100)) == b"old bytes"
+            await engine.drain(30)
+            assert bytes(await handle.read(0, 100)) == b"old bytes"
+            await handle.close()
+            assert await read_file(names, ground.key("k")) == b"new"
+            assert ground.get("k") == b"new"
+
+    run(scenario)

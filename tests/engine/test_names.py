@@ -1,0 +1,188 @@
+"""Names: listings, renames, removal, and that the catalog is current after every change."""
+
+from __future__ import annotations
+
+import pytest
+
+from rig.engine_ground import Ground, read_file, run, write_file
+from tiercache.engine.namespace import Namespace
+from tiercache.errors import Absent, InvalidArgument, NotEmpty
+from tiercache.model import Key, Kind
+
+
+async def listed(names: Namespace, key: Key) -> list[str]:
+    return sorted(name.decode() for name, _ in await names.list(key))
+
+
+def test_a_listing_is_current_after_each_change(ground: Ground) -> None:
+    """C20: with a TTL that never ends, so that only our own bookkeeping keeps it current."""
+    ground.put("a", b"1")
+    ground.put("d/b", b"2")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}) as (_, names):
+            assert await listed(names, ground.root) == ["a", "d"]
+            await write_file(names, ground.key("c"), b"3")
+            assert await listed(names, ground.root) == ["a", "c", "d"]
+            await names.rename(ground.key("c"), ground.key("d/e"))
+            assert await listed(names, ground.root) == ["a", "d"]
+            assert await listed(names, ground.key("d")) == ["b", "e"]
+            await names.unlink(ground.key("a"))
+            assert await listed(names, ground.root) == ["d"]
+            with pytest.raises(Absent):
+                await names.lookup(ground.key("a"))
+            await names.mkdir(ground.key("new"), mode=0o755, uid=0, gid=0)
+            assert await listed(names, ground.root) == ["d", "new"]
+            await names.rename(ground.key("d"), ground.key("new/d"))
+            assert await listed(names, ground.root) == ["new"]
+            assert await listed(names, ground.key("new/d")) == ["b", "e"]
+            with pytest.raises(NotEmpty):
+                await names.rmdir(ground.key("new"))
+            await names.unlink(ground.key("new/d/b"))
+            await names.unlink(ground.key("new/d/e"))
+            await names.rmdir(ground.key("new/d"))
+            await names.rmdir(ground.key("new"))
+            assert await listed(names, ground.root) == []
+
+    run(scenario)
+
+
+def test_an_emptied_directory_stands(ground: Ground) -> None:
+    ground.put("d/only", b"1")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 0, "negative_ttl_s": 0}}) as (_, names):
+            await names.unlink(ground.key("d/only"))
+            assert (await names.lookup(ground.key("d"))).kind is Kind.DIRECTORY
+            assert await listed(names, ground.root) == ["d"]
+            await write_file(names, ground.key("d/again"), b"2")
+            assert await listed(names, ground.key("d")) == ["again"]
+
+    run(scenario)
+
+
+def test_a_directory_with_only_staged_files_exists(ground: Ground) -> None:
+    async def scenario() -> None:
+        profiles = {"general": {"ttl_s": 0, "negative_ttl_s": 0, "upload": False}}
+        async with ground.engine(profiles=profiles) as (_, names):
+            await names.root(ground.root)
+            await names.mkdir(ground.key("x"), mode=0o755, uid=0, gid=0)
+            await names.mkdir(ground.key("x/y"), mode=0o755, uid=0, gid=0)
+            await write_file(names, ground.key("x/y/f"), b"1")
+            assert await listed(names, ground.key("x")) == ["y"]
+            assert await listed(names, ground.key("x/y")) == ["f"]
+            assert [key for key, _ in await names.walk(ground.root) if key.endswith(b"/f")] == [ground.key("x/y/f")]
+
+    run(scenario)
+
+
+def test_changes_of_others_are_seen_after_the_ttl(ground: Ground) -> None:
+    """C04, with a TTL of nothing."""
+    ground.put("k", b"twelve bytes")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 0, "negative_ttl_s": 0}}) as (_, names):
+            inode = (await names.lookup(ground.key("k"))).inode
+            for data in (b"fourteen bytes", b"3 b", b"twelve BYTES"):
+                ground.put("k", data)
+                assert await read_file(names, ground.key("k")) == data
+                assert (await names.lookup(ground.key("k"))).size_bytes == len(data)
+                assert (await names.lookup(ground.key("k"))).inode == inode
+            ground.direct.delete(ground.key("k"))
+            with pytest.raises(Absent):
+                await names.lookup(ground.key("k"))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("target_exists", [False, True])
+def test_a_temporary_file_that_is_renamed_while_open_keeps_all_its_bytes(ground: Ground, target_exists: bool) -> None:
+    """C01."""
+    if target_exists:
+        ground.put("t", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            _, handle = await names.create(ground.key("t.tmp"), mode=0o644, uid=0, gid=0)
+            await handle.write(0, b"A" * 1000)
+            await handle.fsync()
+            await names.rename(ground.key("t.tmp"), ground.key("t"))
+            await handle.write(1000, b"B" * 1000)
+            await handle.flush()
+            await handle.close()
+            assert (await engine.drain(30)).left == []
+            assert await read_file(names, ground.key("t")) == b"A" * 1000 + b"B" * 1000
+            assert ground.get("t") == b"A" * 1000 + b"B" * 1000
+            assert ground.names() == ["t"]
+
+    run(scenario)
+
+
+def test_a_dirty_tree_that_is_renamed_and_removed_leaves_nothing(ground: Ground) -> None:
+    """C03."""
+
+    async def scenario() -> None:
+        async with ground.engine(staging={"capacity": "256MiB", "upload_delay_s": 3600}) as (engine, names):
+            await names.root(ground.root)
+            await names.mkdir(ground.key("old"), mode=0o755, uid=0, gid=0)
+            await write_file(names, ground.key("old/f"), b"1")
+            await names.rename(ground.key("old"), ground.key("new"))
+            assert await read_file(names, ground.key("new/f")) == b"1"
+            await names.remove_tree(ground.key("new"))
+            assert (await engine.drain(30)).left == []
+            assert ground.names() == []
+
+    run(scenario)
+
+
+def test_a_renamed_directory_takes_clean_and_dirty_files_along(ground: Ground) -> None:
+    for number in range(25):
+        ground.put(f"d/f{number:02}", b"%d" % number)
+    ground.put("d/sub/deep", b"deep")
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await read_file(names, ground.key("d/f07"))
+            await write_file(names, ground.key("d/dirty"), b"new")
+            await write_file(names, ground.key("d/f03"), b"changed")
+            await names.rename(ground.key("d"), ground.key("e"))
+            wanted = {f"f{number:02}": b"%d" % number for number in range(25)} | {"f03": b"changed", "dirty": b"new"}
+            assert await listed(names, ground.key("e")) == sorted([*wanted, "sub"])
+            for name, data in wanted.items():
+                assert await read_file(names, ground.key(f"e/{name}")) == data
+            assert (await engine.drain(30)).left == []
+            assert ground.names() == sorted([*(f"e/{name}" for name in wanted), "e/sub/deep"])
+            assert ground.get("e/f03") == b"changed"
+
+    run(scenario)
+
+
+def test_a_directory_cannot_be_moved_into_itself(ground: Ground) -> None:
+    ground.put("d/f", b"1")
+
+    async def scenario() -> None:
+        async with ground.engine() as (_, names):
+            with pytest.raises(InvalidArgument):
+                await names.rename(ground.key("d"), ground.key("d/e"))
+            assert await listed(names, ground.key("d")) == ["f"]
+
+    run(scenario)
+
+
+def test_the_cached_bytes_follow_a_rename(ground: Ground) -> None:
+    ground.put("a", b"x" * 1000)
+    ground.put("d/b", b"y" * 1000)
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await read_file(names, ground.key("a"))
+            await read_file(names, ground.key("d/b"))
+            before = engine.metrics.snapshot()["misses_total"]
+            await names.rename(ground.key("a"), ground.key("c"))
+            await names.rename(ground.key("d"), ground.key("e"))
+            assert await read_file(names, ground.key("c")) == b"x" * 1000
+            assert await read_file(names, ground.key("e/b")) == b"y" * 1000
+            assert engine.metrics.snapshot()["misses_total"] == before
+
+    run(scenario)
