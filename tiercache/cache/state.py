@@ -97,7 +97,8 @@ class VersionStates:
         finally:
             state.users -= 1
             settled = state.residency.empty or (state.residency.complete and not state.unverified)
-            if not state.users and settled:
+            # A flight that was sent for and has not begun to run is no user yet, and will look for itself here.
+            if not state.users and not state.in_flight and settled:
                 del self._states[version.id]
 
     def reset(self, version: VersionId) -> None:
@@ -106,5 +107,5 @@ class VersionStates:
         if state is None:
             return
         state.reset()
-        if not state.users:
+        if not state.users and not state.in_flight:
             del self._states[version]
