@@ -56,6 +56,7 @@ FULL = StagedRecord(
     14,
     15,
     "checkpoint",
+    16,
 )
 
 
@@ -98,7 +99,7 @@ async def test_what_was_put_is_there_after_a_crash_and_what_was_dropped_is_not(t
     journal._env.close()
     again = Journal(tmp_path / "journal")
     assert [(r.id, r.key) for r in again.records()] == [(2, b"moved"), (7, FULL.key)]
-    assert again.last_id == 7
+    assert again.last_id == FULL.taken
     assert not again.rebooted
     again.close()
 

@@ -135,6 +135,35 @@ async def test_renamed_over_a_file_that_goes_up_the_newest_bytes_win(held: Desk)
 
 
 @in_trio
+async def test_a_rename_replaces_the_staged_file_of_the_target_in_one_step(held: Desk) -> None:
+    async with held.running():
+        source = await held.save("t.tmp", b"A")
+        target = await held.save("t", b"newer id, older bytes")
+        await held.origin.held.wait()
+        await held.write_back.rename(source, held.key("t"))
+        assert [record.id for record in held.journal.records()] == [source]
+        let_go(held)
+        await held.write_back.drain(60)
+        assert not await held.write_back.cancel(target)
+    assert held.objects() == {"t": b"A"}
+    assert held.staged_names() == set()
+    assert held.journal.retractions() == []
+
+
+@in_trio
+async def test_of_two_files_of_a_name_the_last_closed_wins_whichever_was_opened_first(held: Desk) -> None:
+    async with held.running():
+        first_opened = await held.stage("a", b"closed last", published=False)
+        await held.save("a", b"closed first")
+        await held.origin.held.wait()
+        await held.write_back.seal(first_opened)
+        let_go(held)
+        await held.write_back.drain(60)
+    assert held.objects() == {"a": b"closed last"}
+    assert held.journal.retractions() == []
+
+
+@in_trio
 async def test_renamed_away_and_back_while_it_goes_up_it_is_there(held: Desk) -> None:
     async with held.running():
         staged_id = await held.save("a", b"bytes")

@@ -74,7 +74,7 @@ class Journal:
         return iter([record for record in self._records.values() if record.state is not StagedState.CANCELLED])
 
     def at(self, origin: OriginId, key: Key) -> list[StagedRecord]:
-        """The staged files of one name, oldest first."""
+        """The staged files of one name, that with the newest bytes last."""
         return [r for r in self._lane(origin, key) if r.state is not StagedState.CANCELLED]
 
     def retraction(self, staged_id: int) -> StagedRecord | None:
@@ -87,7 +87,8 @@ class Journal:
         return [record for record in pool if record.state is StagedState.CANCELLED]
 
     def _lane(self, origin: OriginId, key: Key) -> list[StagedRecord]:
-        return [self._records[staged_id] for staged_id in sorted(self._by_lane.get((origin, key), ()))]
+        lane = [self._records[staged_id] for staged_id in self._by_lane.get((origin, key), ())]
+        return sorted(lane, key=lambda record: record.rank)
 
     # -- changing -------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class Journal:
         self._records[record.id] = record
         self._by_lane.setdefault(record.lane, {})[record.id] = None
         self._owed[record.id] = None
-        self.last_id = max(self.last_id, record.id)
+        self.last_id = max(self.last_id, record.id, record.taken)
 
     def _forget(self, staged_id: int) -> None:
         old = self._records.pop(staged_id, None)

@@ -76,6 +76,13 @@ class StagedRecord(NamedTuple):
     created_ns: int = 0
     sealed_ns: int = 0
     profile: str = "general"
+    taken: int = 0
+    """Number of the seal or rename by which the file took its name; 0 before. From the same sequence as ``id``."""
+
+    @property
+    def rank(self) -> int:
+        """Of two staged files of one name the higher rank holds the newer bytes."""
+        return self.taken or self.id
 
     @property
     def lane(self) -> tuple[OriginId, Key]:

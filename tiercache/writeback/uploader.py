@@ -106,7 +106,7 @@ class Uploader:
         self.enqueue(record, due_s=trio.current_time() + delay_s if delay_s else 0.0)
         for older in self._journal.at(*record.lane):
             attempt = self.attempt(older.id)
-            if attempt is not None and older.inode == record.inode and older.id < record.id:
+            if attempt is not None and older.rank < record.rank:
                 self._stop_for(attempt, record)
 
     def _stop_for(self, attempt: Attempt, newer: StagedRecord) -> None:

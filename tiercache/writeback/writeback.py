@@ -137,6 +137,7 @@ class WriteBack:
             upload_id=next_upload_id(record.upload_id),
             file_inode=self._staging.open(staged_id).inode,
             sealed_ns=time.time_ns(),
+            taken=self._staging.new_id(),
             last_error="",
         )
         await self._journal.apply(put=[sealed, *self._replacing(sealed)])
@@ -174,8 +175,9 @@ class WriteBack:
         """The name is unlinked or replaced: its bytes never go up, and what is going up now does not stay.
 
         The file's name in staging goes as well; whoever has it open keeps it until ``Staging.delete``. With ``wait``
-        it returns when no upload of ours can land under the key any more, as one must know before changing the key at
-        the origin; an origin that hangs makes it wait for the origin's timeout. False if the record is gone already.
+        it returns when no upload of ours can land under the key any more, as one must know before writing the key at
+        the origin; an origin that hangs makes it wait for the origin's timeout. Without, what lands late is removed
+        when it does. False if the record is gone already.
         """
         record = self._journal.get(staged_id)
         if record is None:
@@ -183,47 +185,58 @@ class WriteBack:
         family = self._family(record)
         retractions = [self._retraction(member) for member in family if member.attempts]
         self._journal.put_later(put=retractions, drop=[member.id for member in family])
-        for member in family:
-            self._uploader.forget(member.id)
+        self._forget(family)
         await self._journal.flush()
-        for member in family:
-            self._uploader.unlink_when_idle(member.id)
-        for retraction in retractions:
-            self._uploader.enqueue(retraction)
+        self._remove_files(family)
         self._uploader.wake_retractions(record.lane)
-        self._uploader.changed.ring()
-        self._staging.budget.recheck()
         if wait:
             await self.settle(record.origin, record.key)
         return True
 
     async def rename(self, staged_id: int, key: Key) -> bool:
         """The file has another name: it goes up there, and what is going up to the old one does not stay.
-        Returns without waiting for the old upload's end. False if the record is gone: then the object is to be moved.
+
+        Other staged files of the new name are replaced in the same transaction, as by ``cancel``. Returns without
+        waiting for any upload's end. False if the record is gone: then the object is to be moved.
         """
         record = self._journal.get(staged_id)
         if record is None:
             return False
+        if key == record.key:
+            return True
         family = self._family(record)
-        retractions = [self._retraction(member) for member in family if member.attempts]
-        moved = [_moved(member, key) for member in family]
-        self._journal.put_later(put=[*moved, *retractions])
-        self._journal.put_later(put=self._replacing(moved[-1]))
+        replaced = [other for other in self._journal.at(record.origin, key) if other.published]
+        moved = [_moved(member, key, taken=self._staging.new_id()) for member in family]
+        heir = moved[-1]
+        left = [self._retraction(member) for member in family if member.attempts]
+        left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
+        self._journal.put_later(put=[*moved, *left], drop=[member.id for member in replaced])
+        self._journal.put_later(put=self._replacing(heir))
+        self._forget(replaced)
         for member in family:
             self._uploader.stop(member.id)
         await self._journal.flush()
+        self._remove_files(replaced)
         for member in moved:
             current = self._journal.get(member.id)
             if current is not None and current.state is StagedState.SEALED:
                 self._uploader.enqueue_sealed(current)
             self._uploader.state_changed(current or member)
-        for retraction in retractions:
-            self._uploader.enqueue(retraction)
         self._uploader.wake_retractions(record.lane)
         return True
 
-    def _retraction(self, record: StagedRecord) -> StagedRecord:
-        return retraction_of(record, self._staging.new_id())
+    def _forget(self, records: Iterable[StagedRecord]) -> None:
+        for record in records:
+            self._uploader.forget(record.id)
+        self._uploader.changed.ring()
+        self._staging.budget.recheck()
+
+    def _remove_files(self, records: Iterable[StagedRecord]) -> None:
+        for record in records:
+            self._uploader.unlink_when_idle(record.id)
+
+    def _retraction(self, record: StagedRecord, *, replaced_by: int = 0) -> StagedRecord:
+        return retraction_of(record, self._staging.new_id(), replaced_by=replaced_by)
 
     def _family(self, record: StagedRecord) -> list[StagedRecord]:
         """The staged files of one inode under one name: at most one that is going up and one that follows."""
@@ -388,10 +401,16 @@ def _synced(record: StagedRecord, size_bytes: int, attributes: Attributes | None
     return record._replace(synced_bytes=size_bytes, size_bytes=size_bytes, attributes=attributes or record.attributes)
 
 
-def _moved(record: StagedRecord, key: Key) -> StagedRecord:
+def _moved(record: StagedRecord, key: Key, *, taken: int) -> StagedRecord:
     """The record under another name, where nothing of it was ever sent and whatever is there is replaced."""
     moved = record._replace(
-        key=key, condition=ConditionKind.ALWAYS, base_etag="", attempts=0, committed_etag="", committed_ns=0
+        key=key,
+        taken=taken,
+        condition=ConditionKind.ALWAYS,
+        base_etag="",
+        attempts=0,
+        committed_etag="",
+        committed_ns=0,
     )
     if record.attempts:
         moved = moved._replace(upload_id=next_upload_id(record.upload_id))
