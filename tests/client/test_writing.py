@@ -113,9 +113,14 @@ def test_a_directory_cannot_be_written(origin: RemoteOrigin) -> None:
 def test_an_exception_leaves_the_old_content(client: Client, origin: RemoteOrigin, tree: Path) -> None:
     """C16."""
     before = (tree / "tiny").read_bytes()
-    with pytest.raises(ZeroDivisionError), origin.create(origin.root + b"/tiny") as writer:
-        writer.write(b"half of something")
-        raise ZeroDivisionError
+
+    def write_half() -> None:
+        with origin.create(origin.root + b"/tiny") as writer:
+            writer.write(b"half of something")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
     assert origin.cat(origin.root + b"/tiny") == before
     assert _staged_names(client) == []
 
@@ -218,9 +223,14 @@ def test_writing_more_than_the_budget_waits_for_uploads_and_all_of_it_arrives(tm
 def test_a_file_over_the_whole_budget_is_refused_and_leaves_nothing(tmp_path: Path, tree: Path) -> None:
     with attached_client(small_config(tmp_path, **{"staging.capacity": "4MiB"})) as client:
         origin = client.attach(str(tree))
-        with pytest.raises(NoSpace), origin.create(origin.root + b"/huge") as writer:
-            for _ in range(10):
-                writer.write(b"x" * MIB)
+
+        def write_too_much() -> None:
+            with origin.create(origin.root + b"/huge") as writer:
+                for _ in range(10):
+                    writer.write(b"x" * MIB)
+
+        with pytest.raises(NoSpace):
+            write_too_much()
         assert _staged_names(client) == []
         with origin.create(origin.root + b"/fits") as writer:
             writer.write(b"x" * MIB)

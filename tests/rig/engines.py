@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tiercache.client import Client
+from tiercache.client import Client, connect
 from tiercache.config import Config, load_config
 from tiercache.engine.lock import owner_pid
 from tiercache.errors import TierCacheError
@@ -72,6 +72,13 @@ def attached_client(config: Config) -> Iterator[Client]:
         # On a connection that exists: a new one might be over a limit that the test has set.
         stop_engine(config, client)
         client.close()
+
+
+def status_pid(settings: dict[str, Any], together: Any, results: Any) -> None:
+    """In a process of its own: ask for the engine at the same moment as others."""
+    client = Client(Config.model_validate(settings))
+    together.wait()
+    results.put(client.status()["engine"]["pid"])
 
 
 class HttpOrigin:
@@ -153,3 +160,11 @@ class HttpOrigin:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def read_and_write(directory: str, tree: str, name: str) -> bytes:
+    """In a worker process: what a data loader's worker does."""
+    origin = connect(small_config(Path(directory))).attach(tree)
+    with origin.create(origin.root + b"/" + name.encode()) as writer:
+        writer.write(name.encode())
+    return origin.cat(origin.root + b"/picture")

@@ -34,9 +34,11 @@ class Client:
     All methods may be called from any thread; a request that waits keeps no other from its own.
     """
 
-    def __init__(self, config: Config, *, mode: EngineMode | None = None) -> None:
+    def __init__(self, config: Config, *, mode: EngineMode | None = None, silence_s: float | None = None) -> None:
+        """``silence_s``: after this long without a sign of life an engine counts as hanging."""
         self._config = config
         self._mode: EngineMode = mode or config.engine.mode
+        self._silence_s = silence_s or config.engine.request_timeout_s + SILENCE_MARGIN_S
         self._pool = ConnectionPool(self._connect)
         self._copies: LocalCopies | None = None
         self._touches: list[tuple[VersionId, Tier]] = []
@@ -130,7 +132,7 @@ class Client:
 
     def _connect(self) -> Connection:
         sock = connect_or_start(self._config, self._mode)
-        connection = Connection(sock, self.cache_dir, self._config.engine.request_timeout_s + SILENCE_MARGIN_S)
+        connection = Connection(sock, self.cache_dir, self._silence_s)
         copies = self._copies
         if copies is None or copies.run_id != connection.hello.run_id:
             # The one before is not closed: another thread may be in the middle of a lookup.

@@ -45,6 +45,8 @@ class Engine:
         self.metrics = Metrics()
         self.started_s = time.time()
         self._stopping = trio.Event()
+        self.nursery: trio.Nursery
+        """For services that use the engine's state: they have ended when it is closed, after a crash too."""
         self._namespaces: dict[tuple[OriginId, ProfileName], Namespace] = {}
         self.catalog: Catalog
         self.cache: Cache
@@ -63,6 +65,7 @@ class Engine:
         """Own the state until ``stop``; reports started once recovery is through. On the way out it
         unmounts, and drains for ``engine.stop_drain_s``."""
         async with AsyncExitStack() as closing, trio.open_nursery() as nursery:
+            self.nursery = nursery
             await self._open(closing, nursery)
             await self._recover()
             await nursery.start(self.writeback.run)

@@ -48,17 +48,17 @@ async def serve_engine(
 async def _run(config: Config, *, on_ready: Callable[[Engine], None], idle_timeout_s: float, signals: bool) -> None:
     engine = Engine(config)
     server = Server(engine)
-    async with trio.open_nursery() as services:
+    async with trio.open_nursery() as signal_nursery:
         if signals:
-            await services.start(_stop_on_signal, engine)
-        async with trio.open_nursery() as engine_nursery:
-            await engine_nursery.start(engine.run)
-            await services.start(server.run)
+            await signal_nursery.start(_stop_on_signal, engine)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(engine.run)
+            # In the engine's own nursery: nobody is served from a state that is closed.
+            await engine.nursery.start(server.run)
             if idle_timeout_s < math.inf:
-                services.start_soon(stop_when_idle, engine, server, idle_timeout_s)
+                engine.nursery.start_soon(stop_when_idle, engine, server, idle_timeout_s)
             on_ready(engine)
-        # Here the engine has ended; the socket closes after it, so that clients were answered as long as it lived.
-        services.cancel_scope.cancel()
+        signal_nursery.cancel_scope.cancel()
 
 
 async def _stop_on_signal(engine: Engine, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
