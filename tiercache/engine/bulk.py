@@ -9,12 +9,28 @@ import trio
 
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent
+from tiercache.model import Key, Kind, ObjectStat, is_below, parent_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLS_AT_ONCE = 16
 """Objects of one directory's rename or removal that are copied or deleted at a time."""
+
+
+def directories_by_depth(stats: list[ObjectStat], top: Key) -> list[list[Key]]:
+    """All directories of a walked tree, ``top`` included, the deepest level first; those too that are only prefixes,
+    since a store may go on listing them (SeaweedFS does)."""
+    found = {top}
+    for stat in stats:
+        directory = stat.key if stat.kind is Kind.DIRECTORY else parent_of(stat.key)
+        while directory not in found and is_below(directory, top):
+            found.add(directory)
+            directory = parent_of(directory)
+    levels: dict[int, list[Key]] = {}
+    for key in found:
+        levels.setdefault(key.count(b"/"), []).append(key)
+    return [levels[depth] for depth in sorted(levels, reverse=True)]
 
 
 async def for_each(tree: Tree, items: list[T], function: Callable[[T], object]) -> None:

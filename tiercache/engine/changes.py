@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercache.engine.bulk import for_each, ignoring
+from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.entries import absent_entry, entry_of, now_ns, with_attributes
 from tiercache.engine.files import Files
 from tiercache.engine.names import Names, show
@@ -98,6 +98,8 @@ class Changes:
         if keep_directory:
             self.keep(parent_of(key))
         self.forget_name(key, entry)
+        if not keep_directory:
+            tree.doubt_parents(key)
 
     async def _remove_object(self, key: Key, entry: Entry) -> None:
         """Cancel the upload and delete what the origin has under the name, also what an upload just brought there."""
@@ -187,9 +189,8 @@ class Changes:
             stats = []
         files = [stat.key for stat in stats if stat.kind is not Kind.DIRECTORY]
         await for_each(tree, files, lambda key: tree.origin.delete(key))
-        directories = sorted((stat.key for stat in stats if stat.kind is Kind.DIRECTORY), key=len, reverse=True)
-        for key in [*(d for d in directories if d != directory), directory]:
-            await ignoring(Absent, tree, tree.origin.remove_directory, key)
+        for level in directories_by_depth(stats, directory):
+            await for_each(tree, level, tree.origin.remove_directory)
         self._forget_tree(directory)
 
     def _forget_tree(self, directory: Key) -> None:
@@ -199,4 +200,5 @@ class Changes:
         tree.catalog.drop_tree(tree.origin_id, directory)
         tree.put(directory, absent_entry(now_ns()))
         tree.touch_directory(parent_of(directory))
+        tree.doubt_parents(directory)
         tree.changed(directory, entry.inode if entry else 0)

@@ -11,7 +11,7 @@ import trio
 
 from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
-from tiercache.engine.entries import now_ns
+from tiercache.engine.entries import directory_entry, now_ns
 from tiercache.engine.live import LiveTable
 from tiercache.journal import OriginSource
 from tiercache.model import Entry, Key, Kind, OriginId, VersionId, parent_of
@@ -71,9 +71,31 @@ class Tree:
         return entry
 
     def put(self, key: Key, entry: Entry) -> Entry:
-        """Record a local change or a fresh answer; tells listeners when the name's object is another than before."""
+        """Record a local change or a fresh answer. What exists has directories above it, whatever was known of them."""
         self.catalog.put_entry(self.origin_id, key, entry)
+        if entry.kind is not Kind.ABSENT:
+            self._put_missing_parents(key)
         return entry
+
+    def _put_missing_parents(self, key: Key) -> None:
+        for directory in ancestors(key):
+            known = self.catalog.entry(self.origin_id, directory)
+            if known is not None and known.kind is not Kind.ABSENT:
+                return
+            # Unchecked, so that a lookup asks the origin; there at once for a listing that was made before.
+            made = directory_entry(self.catalog.new_inode(), now_ns(), known=True)
+            self.catalog.put_entry(self.origin_id, directory, made._replace(checked_ns=0))
+            self.changed(directory)
+
+    def doubt_parents(self, key: Key) -> None:
+        """A name is gone and nobody keeps its directory: where directories are prefixes, those above may be gone."""
+        if self.can(Capability.EMPTY_DIRECTORIES):
+            return
+        for directory in ancestors(key):
+            known = self.catalog.entry(self.origin_id, directory)
+            if known is not None and known.kind is Kind.DIRECTORY and not self.exists_here(directory):
+                self.catalog.put_entry(self.origin_id, directory, known._replace(checked_ns=0))
+                self.catalog.forget_listing(self.origin_id, parent_of(directory))
 
     def changed(self, key: Key, inode: int = 0) -> None:
         """A name changed (here or at the origin): answers under way are void and the kernel's copy must go."""

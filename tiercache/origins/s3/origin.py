@@ -290,6 +290,8 @@ class S3Origin:
         if not page.objects:
             if self._control.exists(key):
                 raise NotDirectory(f"{self._control.name(key)} is a file")
+            # SeaweedFS goes on naming an emptied directory in its parent's listing until it is deleted itself
+            self._control.delete(key + b"/")
             raise Absent(f"{self._control.name(key)} does not exist")
         self._control.delete(key + b"/")
 
