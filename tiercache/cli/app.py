@@ -87,7 +87,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the engine, its tiers, mounts and dirty files; with PATH, what that file has reached."""
-    from tiercache.cli.link import attach_existing, attach_for_path
+    from tiercache.cli.link import attach_existing, engine_of_mount
     from tiercache.cli.origin import choose_origin
 
     settled = configuration(cache_dir, config, None)
@@ -99,7 +99,9 @@ def status(
     else:
         import os
 
-        answer = attach_for_path(settled, path).request("status_path", path=os.path.abspath(path))
+        path = os.path.abspath(path)
+        engine = engine_of_mount(settled, path) or attach_existing(settled)
+        answer = engine.request("status_path", path=path)
     from tiercache.cli.status import print_engine, print_json, print_path
 
     if as_json:
@@ -121,7 +123,8 @@ def drain(
     from tiercache.cli.drain import drain as do_drain
     from tiercache.cli.link import attach_or_recover
 
-    do_drain(attach_or_recover(configuration(cache_dir, config, settings)), deadline_s(deadline))
+    wait_s = deadline_s(deadline)
+    do_drain(attach_or_recover(configuration(cache_dir, config, settings)), wait_s)
 
 
 @app.command()

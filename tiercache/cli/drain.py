@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from tiercache.cli.failure import Unfinished
@@ -40,7 +39,7 @@ def tell(client: Client, answer: dict[str, Any], good: str) -> None:
         return
     for file in client.status()["dirty"]["list"][:TOLD_MAX]:
         reason = f": {file['last_error']}" if file["last_error"] else ""
-        print(f"{file['path']}: {file['state']}, {format_size(file['size_bytes'])}{reason}", file=sys.stderr)
+        print(f"{file['path']}: {file['state']}, {format_size(file['size_bytes'])}{reason}")
     raise Unfinished(
         f"{left} file{'s are' if left != 1 else ' is'} not in the origin, but kept in the journal; "
         "run tiercache drain again, or see tiercache status"

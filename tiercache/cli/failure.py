@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Any
 
 import typer
-from click.exceptions import Abort, ClickException, Exit
 
 from tiercache.errors import TierCacheError
 
@@ -16,6 +16,10 @@ USAGE = 2
 STAGED = 3
 """Done as far as possible, but bytes that the origin lacks stay in the journal."""
 INTERRUPTED = 130
+
+
+# Typer brings its own copy of click or imports the library, as its release has it; its public name leads to either.
+_USAGE_ERRORS: Any = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 class Unfinished(TierCacheError):
@@ -33,17 +37,17 @@ def run(app: typer.Typer, arguments: list[str]) -> int:
 
 
 def _report(error: BaseException) -> int:
-    if os.environ.get("TIERCACHE_DEBUG", "0") not in ("", "0") and not isinstance(error, Exit | SystemExit):
+    if os.environ.get("TIERCACHE_DEBUG", "0") not in ("", "0") and not isinstance(error, typer.Exit | SystemExit):
         traceback.print_exception(error)
     match error:
-        case Exit():
+        case typer.Exit():
             return error.exit_code
         case SystemExit():
             raise error
-        case ClickException():
+        case _ if isinstance(error, _USAGE_ERRORS):
             _say(error.format_message())
-            return error.exit_code
-        case KeyboardInterrupt() | Abort():
+            return USAGE
+        case KeyboardInterrupt() | typer.Abort():
             _say("interrupted")
             return INTERRUPTED
         case Unfinished():

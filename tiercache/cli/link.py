@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tiercache.client import Client
 from tiercache.errors import ConfigError, EngineUnreachable, TierCacheError
 
 if TYPE_CHECKING:
-    from tiercache.client import Client
     from tiercache.config import Config
 
 UNIX_SOCKETS = Path("/proc/net/unix")
+PROBE_TIMEOUT_S = 5.0
 
 
 def starting(config: Config) -> Client:
     """A client of the engine of ``config.cache_dir``, which is started at the first request if there is none."""
-    from tiercache.client import Client
-
     # A command ends at once; an engine inside it would end with it.
     return Client(config, mode="auto" if config.engine.mode == "inprocess" else config.engine.mode)
 
 
 def attached(config: Config) -> Client:
     """A client of the engine that runs; EngineUnreachable if there is none."""
-    from tiercache.client import Client
-
     client = Client(config, mode="attach")
     client.status()
     return client
@@ -55,33 +52,32 @@ def attach_or_recover(config: Config) -> Client:
         return starting(config)
 
 
-def attach_for_path(config: Config, path: str) -> Client:
-    """The same for a command about a local path: without a cache directory given, the engine that has it mounted."""
-    if "cache_dir" not in config.model_fields_set and "://" not in path:
-        for cache_dir in running_cache_dirs():
-            client = _try(config, cache_dir)
-            if client is not None and mount_of(client, path) is not None:
-                return client
-    return attach_existing(config)
+def engine_of_mount(config: Config, path: str) -> Client | None:
+    """A client of the engine that has ``path`` mounted: among all that run, or only that of a cache directory given."""
+    given = "cache_dir" in config.model_fields_set
+    for cache_dir in [config.cache_dir] if given else running_cache_dirs():
+        candidate = config.model_copy(update={"cache_dir": cache_dir})
+        if _holds(candidate, path):
+            return attached(candidate)
+    return None
 
 
-def mount_of(client: Client, path: str) -> dict[str, Any] | None:
-    """The engine's mount that ``path`` lies in, innermost first."""
-    path = os.path.abspath(path)
-    mounts = client.status()["mounts"]
-    holding = [
-        mount
-        for mount in mounts
-        if path == mount["mountpoint"] or path.startswith(mount["mountpoint"].rstrip("/") + "/")
-    ]
-    return max(holding, key=lambda mount: len(mount["mountpoint"]), default=None)
-
-
-def _try(config: Config, cache_dir: Path) -> Client | None:
+def _holds(config: Config, path: str) -> bool:
+    client = Client(_quick(config), mode="attach")
     try:
-        return attached(config.model_copy(update={"cache_dir": cache_dir}))
+        mounts = client.status()["mounts"]
     except TierCacheError:
-        return None
+        return False
+    finally:
+        client.close()
+    roots = [mount["mountpoint"].rstrip("/") for mount in mounts]
+    return any(path == root or path.startswith(f"{root}/") for root in roots)
+
+
+def _quick(config: Config) -> Config:
+    """An engine that hangs must not keep the others from being asked."""
+    hurried = {"request_timeout_s": PROBE_TIMEOUT_S, "start_timeout_s": PROBE_TIMEOUT_S}
+    return config.model_copy(update={"engine": config.engine.model_copy(update=hurried)})
 
 
 def _check_exists(cache_dir: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tiercache.units import format_duration, format_size
@@ -41,9 +42,7 @@ def _tiers(status: dict[str, Any]) -> Table:
     figures = status["metrics"]
     misses = float(figures.get("misses_total", 0))
     reads = misses + sum(tier["hits"] for tier in status["tiers"].values())
-    table = Table(
-        "tier", *map(_right, ("used", "capacity", "files", "hits", "hit ratio", "filled", "evicted", "damaged"))
-    )
+    table = _table("tier", *map(_right, ("used", "capacity", "files", "hits", "ratio", "filled", "evicted", "damaged")))
     for name, tier in status["tiers"].items():
         table.add_row(
             name,
@@ -61,7 +60,7 @@ def _tiers(status: dict[str, Any]) -> Table:
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:
-    table = Table("mount point", "origin", "profile", "")
+    table = _table("mount point", "origin", "profile", "")
     for mount in mounts:
         table.add_row(
             *map(Text, (mount["mountpoint"], mount["url"], mount["profile"])), "ro" if mount["read_only"] else ""
@@ -80,7 +79,7 @@ def _dirty_line(status: dict[str, Any]) -> Text:
 
 
 def _dirty(dirty: dict[str, Any]) -> Table:
-    table = Table("dirty file", "state", _right("size"), _right("sent"), _right("attempts"), "last error")
+    table = _table("dirty file", "state", _right("size"), _right("sent"), _right("attempts"), "last error")
     for file in dirty["list"][:DIRTY_SHOWN_MAX]:
         sent = f"{file['sent_bytes'] / file['size_bytes']:.0%}" if file["size_bytes"] else "–"
         table.add_row(
@@ -119,7 +118,10 @@ def print_path(file: dict[str, Any]) -> None:
         console.print(Text(f"{name:<11}{value}"))
 
 
-def _right(header: str) -> Any:
-    from rich.table import Column
+def _table(*headers: Column | str) -> Table:
+    columns = [Column(header, no_wrap=True) if isinstance(header, str) else header for header in headers]
+    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
 
-    return Column(header, justify="right")
+
+def _right(header: str) -> Column:
+    return Column(header, justify="right", no_wrap=True)

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from tiercache.cli.drain import drain, umount
-from tiercache.cli.link import attach_for_path, attach_or_recover
-from tiercache.errors import EngineUnreachable, MountError
+from tiercache.cli.link import attach_or_recover, engine_of_mount
+from tiercache.errors import MountError
 
 if TYPE_CHECKING:
     from tiercache.config import Config
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 def unmount(config: Config, mountpoint: str, deadline_s: float, *, lazy: bool) -> None:
     """Unmount and drain. What a dead engine left mounted is taken away, and a new engine drains its files."""
     mountpoint = os.path.abspath(mountpoint)
-    try:
-        client = attach_for_path(config, mountpoint)
-    except EngineUnreachable:
-        if not _take_away_dead(mountpoint):
-            raise MountError(f"{mountpoint}: nothing of tiercache is mounted there") from None
+    client = engine_of_mount(config, mountpoint)
+    if client is not None:
+        umount(client, mountpoint, deadline_s, lazy=lazy)
+    elif _take_away_dead(mountpoint):
         drain(attach_or_recover(config), deadline_s)
     else:
-        umount(client, mountpoint, deadline_s, lazy=lazy)
+        raise MountError(f"{mountpoint}: nothing of tiercache is mounted there")
 
 
 def _take_away_dead(mountpoint: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from tiercache.cli.origin import OriginChoice
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from tiercache.client import Client
 
 TOLD_MAX = 20
+"""Failed files that are named."""
 
 
 def warmup(client: Client, origin: OriginChoice, *, check: bool) -> None:
@@ -36,9 +36,11 @@ def warmup(client: Client, origin: OriginChoice, *, check: bool) -> None:
 
 
 def _tell(report: dict[str, Any], *, check: bool) -> None:
+    if not report["files"] and report["errors"]:
+        # The listing failed: that is the whole story.
+        raise Broken(report["errors"][0])
     for error in report["errors"][:TOLD_MAX]:
-        print(f"tiercache: {error}", file=sys.stderr)
-    missing = report["files"] - report["resident_files"]
+        print(error)
     print(
         f"{report['resident_files']} of {report['files']} files, "
         f"{format_size(report['resident_bytes'])} of {format_size(report['bytes'])} are cached"
@@ -46,5 +48,5 @@ def _tell(report: dict[str, Any], *, check: bool) -> None:
     )
     if report["failed_files"]:
         raise Broken(f"{report['failed_files']} files failed")
-    if missing:
+    if missing := report["files"] - report["resident_files"]:
         raise Broken(f"{missing} files are not in the cache" + ("; run it without --check" if check else ""))

@@ -1,0 +1,125 @@
+"""What each command does with a real engine and a directory as origin."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import tiercache as package
+from rig.command import Command
+
+
+def status_of(tiercache: Command, *arguments: str | Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(tiercache.good(*tiercache.here("status", *arguments, "--json")))
+    return answer
+
+
+def test_version_and_help_answer_without_an_engine(tiercache: Command) -> None:
+    assert tiercache.good("version") == f"tiercache {package.__version__}\n"
+    text = tiercache.good("--help")
+    for command in ("mount", "umount", "status", "drain", "warmup", "stop", "bench", "config", "version"):
+        assert f"\n  {command} " in text
+    assert "\n  engine " not in text
+
+
+def test_help_imports_nothing_heavy(tiercache: Command) -> None:
+    """That is what keeps it fast; a time would depend on the machine."""
+    script = (
+        "import sys, tiercache.cli.app as a, tiercache.cli.failure as f; f.run(a.app, ['--help']); "
+        "print([m for m in ('pydantic', 'trio', 'fsspec', 'lmdb', 'obstore', 'botocore', 'prometheus_client', 'rich') "
+        "if m in sys.modules], file=sys.stderr)"
+    )
+    command = [*tiercache.arguments()[:2], "-c", script]
+    assert subprocess.run(command, capture_output=True, text=True).stderr == "[]\n"
+
+
+def test_warmup_starts_an_engine_and_fills_the_cache(tiercache: Command, origin: Path) -> None:
+    text = tiercache.good(*tiercache.here("warmup", origin))
+    assert text == "2 of 2 files, 196 KiB of 196 KiB are cached\n"
+    assert tiercache.good(*tiercache.here("warmup", origin, "--check")) == text
+    tiers = status_of(tiercache)["tiers"]
+    assert tiers["nvme"]["used_bytes"] + tiers["ram"]["used_bytes"] >= 201_000
+
+
+def test_a_check_of_what_is_not_cached_fails(tiercache: Command, origin: Path) -> None:
+    line = tiercache(*tiercache.here("warmup", origin, "--check"))
+    assert line.returncode == 1
+    assert line.stdout == "0 of 2 files, 0 B of 196 KiB are cached\n"
+    assert line.stderr.endswith("tiercache: 2 files are not in the cache; run it without --check\n")
+
+
+def test_warming_up_what_does_not_exist_fails(tiercache: Command, tmp_path: Path) -> None:
+    assert "nowhere: No such file" in tiercache.failure(*tiercache.here("warmup", tmp_path / "nowhere"))
+
+
+def test_status_tells_of_engine_tiers_dirty_files_and_uploads(tiercache: Command, origin: Path) -> None:
+    tiercache.good(*tiercache.here("warmup", origin))
+    status = status_of(tiercache)
+    assert status["engine"]["cache_dir"] == str(tiercache.cache_dir)
+    assert status["engine"]["uptime_s"] > 0
+    os.kill(status["engine"]["pid"], 0)
+    assert {"tiers", "dirty", "uploads", "mounts", "metrics"} <= set(status)
+    assert status["dirty"]["files"] == 0
+    text = tiercache.good(*tiercache.here("status"))
+    assert text.startswith(f"engine  pid {status['engine']['pid']}, up ")
+    assert "dirty   nothing; uploads: 0 running" in text
+
+
+def test_status_of_a_url_tells_what_the_file_has_reached(tiercache: Command, origin: Path) -> None:
+    tiercache.good(*tiercache.here("warmup", origin))
+    file = status_of(tiercache, f"file://{origin}/a.txt")
+    assert (file["state"], file["durable"], file["size_bytes"]) == ("clean", "origin", 1000)
+    assert file["resident"]["resident_bytes"] == 1000
+    text = tiercache.good(*tiercache.here("status", f"file://{origin}/a.txt"))
+    assert "safe on    the origin" in text
+    assert "no" in tiercache.failure(*tiercache.here("status", f"file://{origin}/missing"))
+
+
+def test_the_only_engine_is_found_without_its_cache_directory(tiercache: Command, origin: Path) -> None:
+    """Others may run on this machine; then the command names them and asks for a choice."""
+    tiercache.good(*tiercache.here("warmup", origin))
+    result = tiercache("status", "--json")
+    if result.returncode == 0:
+        assert json.loads(result.stdout)["engine"]["cache_dir"] == str(tiercache.cache_dir)
+    else:
+        assert result.stderr.startswith("tiercache: several engines run; choose one with --cache-dir: ")
+        assert str(tiercache.cache_dir) in result.stderr
+
+
+def test_drain_with_nothing_to_do_succeeds_and_starts_an_engine_if_need_be(tiercache: Command) -> None:
+    tiercache.cache_dir.mkdir(mode=0o700)
+    assert tiercache.good(*tiercache.here("drain")) == "everything is in the origin\n"
+
+
+def test_stop_ends_the_engine(tiercache: Command, origin: Path) -> None:
+    tiercache.good(*tiercache.here("warmup", origin))
+    pid = status_of(tiercache)["engine"]["pid"]
+    assert f"the engine (pid {pid}) has ended" in tiercache.good(*tiercache.here("stop"))
+    assert "no engine runs" in tiercache.failure(*tiercache.here("status"))
+
+
+def test_an_engine_in_the_foreground_owns_its_directory_until_a_signal(tiercache: Command) -> None:
+    process = subprocess.Popen(
+        tiercache.arguments(*tiercache.here("engine")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=tiercache.environment,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"engine of {tiercache.cache_dir} is ready (pid {process.pid})\n"
+        assert status_of(tiercache)["engine"]["pid"] == process.pid
+        line = tiercache.failure(*tiercache.here("engine"))
+        assert f"already has an engine (pid {process.pid})" in line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
+def test_settings_of_the_command_line_reach_the_engine_that_it_starts(tiercache: Command, origin: Path) -> None:
+    tiercache.good(*tiercache.here("warmup", origin, "--set", "nvme.capacity=12345678"))
+    assert status_of(tiercache)["tiers"]["nvme"]["capacity_bytes"] == 12345678

@@ -1,0 +1,125 @@
+"""Mount, look, write, unmount, by the command line alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rig.command import Command
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path, tiercache: Command) -> Iterator[Path]:
+    directory = tmp_path / "mnt"
+    directory.mkdir()
+    yield directory
+    if os.path.ismount(directory):
+        tiercache(*tiercache.here("umount", directory, "--lazy"))
+
+
+def test_mount_use_status_and_umount(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    text = tiercache.good(*tiercache.here("mount", origin, mountpoint))
+    assert text == f"{origin} is mounted at {mountpoint} (profile general)\n"
+    assert (mountpoint / "a.txt").read_bytes() == b"a" * 1000
+    (mountpoint / "new").write_bytes(b"new")
+    # No cache directory given: the engine is found by its mount.
+    file = json.loads(tiercache.good("status", mountpoint / "new", "--json"))
+    assert file["size_bytes"] == 3
+    mounts = json.loads(tiercache.good(*tiercache.here("status", "--json")))["mounts"]
+    assert [mount["mountpoint"] for mount in mounts] == [str(mountpoint)]
+    assert tiercache.good("umount", mountpoint) == f"{mountpoint} is unmounted, everything is in the origin\n"
+    assert not os.path.ismount(mountpoint)
+    assert (origin / "new").read_bytes() == b"new"
+
+
+def test_a_profile_decides_and_read_only_refuses(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    text = tiercache.good(*tiercache.here("mount", origin, mountpoint, "--profile", "dataset"))
+    assert text.endswith("(profile dataset, read-only)\n")
+    with pytest.raises(OSError, match="Read-only"):
+        (mountpoint / "new").write_bytes(b"new")
+    tiercache.good(*tiercache.here("umount", mountpoint))
+
+
+def test_a_busy_mount_is_told_and_stays(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    tiercache.good(*tiercache.here("mount", origin, mountpoint))
+    with (mountpoint / "a.txt").open("rb"):
+        assert "is in use" in tiercache.failure(*tiercache.here("umount", mountpoint))
+        assert os.path.ismount(mountpoint)
+    tiercache.good(*tiercache.here("umount", mountpoint))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_foreground_unmounts_on_a_signal(
+    tiercache: Command, origin: Path, mountpoint: Path, number: signal.Signals
+) -> None:
+    with foreground(tiercache, origin, mountpoint) as process:
+        (mountpoint / "new").write_bytes(b"new")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert out == f"{mountpoint} is unmounted, everything is in the origin\n"
+    assert not os.path.ismount(mountpoint)
+    assert (origin / "new").read_bytes() == b"new"
+
+
+def test_foreground_ends_when_somebody_else_unmounts(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    with foreground(tiercache, origin, mountpoint) as process:
+        tiercache.good(*tiercache.here("umount", mountpoint))
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (0, f"{mountpoint} was unmounted\n", "")
+
+
+def foreground(tiercache: Command, origin: Path, mountpoint: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        tiercache.arguments(*tiercache.here("mount", origin, mountpoint, "--foreground")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=tiercache.environment,
+    )
+    assert process.stdout is not None
+    assert "is mounted at" in process.stdout.readline()
+    return process
+
+
+def test_a_mount_that_its_dead_engine_left_is_taken_away(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    tiercache.good(*tiercache.here("mount", origin, mountpoint))
+    pid = json.loads(tiercache.good(*tiercache.here("status", "--json")))["engine"]["pid"]
+    process = os.pidfd_open(pid)
+    signal.pidfd_send_signal(process, signal.SIGKILL)
+    wait_for_end(process)
+    text = tiercache.good(*tiercache.here("umount", mountpoint))
+    assert text == (f"{mountpoint}: took away the mount that a dead engine had left\neverything is in the origin\n")
+    assert not os.path.ismount(mountpoint)
+
+
+def wait_for_end(process: int) -> None:
+    import select
+
+    assert select.select([process], [], [], 60)[0]
+    os.close(process)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["{origin}", "{origin}/missing"], "no such directory; make it first: mkdir -p"),
+        (["{origin}", "{origin}/a.txt"], "is not a directory"),
+        (["{origin}/missing", "{mountpoint}"], "no such"),
+        (["{origin}/a.txt", "{mountpoint}"], "only a directory can be mounted"),
+        (["xyz://somewhere", "{mountpoint}"], "xyz"),
+        (["tiercache://unknown", "{mountpoint}"], "no origin named 'unknown' in the configuration"),
+    ],
+)
+def test_what_cannot_be_mounted_is_one_line_and_nothing_stays(
+    tiercache: Command, origin: Path, mountpoint: Path, arguments: list[str], line: str
+) -> None:
+    formatted = [text.format(origin=origin, mountpoint=mountpoint) for text in arguments]
+    assert line in tiercache.failure(*tiercache.here("mount", *formatted))
+    assert not os.path.ismount(mountpoint)
