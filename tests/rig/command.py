@@ -14,7 +14,6 @@ import pytest
 from tiercache.cli.app import app
 from tiercache.cli.failure import run
 
-
 PROGRESS = ("draining: ", "warming up: ", "checking: ")
 
 
