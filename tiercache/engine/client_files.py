@@ -131,19 +131,17 @@ class ClientFiles:
         return self._tree.entry(key) or entry
 
     async def _drop_older(self, replaced: Entry, older: LiveInode | None) -> None:
-        """The file that had the name is an unlinked inode now. Its upload, if one is due, gives way to the newer one
-        by itself; cancelled it is when open handles need its bytes or nobody ever sealed it."""
+        """The file that had the name is an unlinked inode now. An upload of it that is due gives way to the newer one
+        by itself; one that nobody ever sealed is cancelled here."""
         record = self._journal.get(replaced.staged) if replaced.staged else None
         on_its_way = record is not None and record.state in (StagedState.SEALED, StagedState.UPLOADING)
+        if record is not None and not on_its_way:
+            await self._writeback.cancel(record.id, wait=False)
         if older is not None:
             older.key = None
             older.entry = older.entry._replace(link_count=0)
-        if record is not None and (not on_its_way or (older is not None and older.handles)):
-            await self._writeback.cancel(record.id, wait=False)
-        if older is not None and not older.handles:
-            if record is not None and not on_its_way:
-                self._writes.drop_staged(older)
-            older.staged = None
+            if not older.handles:
+                older.staged = None
             self._tree.live.release(older)
 
     async def sync_staged(self, staged_id: int) -> None:

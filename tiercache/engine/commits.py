@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercache.engine.entries import attributes_of, entry_of, now_ns, staged_entry, with_attributes
+from tiercache.engine.entries import entry_of, now_ns, staged_entry, with_attributes
 from tiercache.engine.live import LiveInode
 from tiercache.engine.tree import Tree
 from tiercache.journal import StagedRecord
@@ -13,17 +13,19 @@ from tiercache.staging import StagedFile
 def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
     """The upload of ``record`` is at the origin: the name is clean, unless something newer is staged under it.
     Called by the write-back, whatever profile wrote the file."""
+    live = tree.live.get(record.inode)
     old = tree.entry(record.key)
-    if old is None or old.staged != record.id:
+    # The inode knows best: while a directory is moved, the journal has its new name before the catalog has.
+    staged = live.staged.id if live is not None and live.staged is not None else old.staged if old is not None else 0
+    if staged != record.id:
         return None
-    entry = entry_of(stat, origin=tree.origin_id, inode=old.inode, old=None, at_ns=now_ns())
-    if stat.attributes is None:
-        entry = with_attributes(entry, attributes_of(old))
+    entry = entry_of(stat, origin=tree.origin_id, inode=record.inode, old=None, at_ns=now_ns())
+    if stat.attributes is None and record.attributes is not None:
+        entry = with_attributes(entry, record.attributes)
     tree.put(record.key, entry)
     tree.note_staged(record.key, -1)
     tree.generations[parent_of(record.key)] += 1
-    live = tree.live.get(record.inode)
-    if live is not None and live.staged is not None and live.staged.id == record.id:
+    if live is not None:
         live.staged = None
         live.entry = entry
         version = tree.version_ref(record.key, entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from tiercache.cache import VersionRef
 from tiercache.engine.entries import now_ns, staged_entry
@@ -144,6 +144,9 @@ class Files:
     async def keep_readable(self, live: LiveInode) -> None:
         """The inode's object is about to go: bring its bytes here, so that open handles go on reading them."""
         if live.staged is not None:
+            if live.handles and live.hold is None:
+                live.hold = ExitStack()
+                live.hold.enter_context(live.staged.held())
             return
         for handle in list(live.handles):
             if handle.version is None or handle.attach():

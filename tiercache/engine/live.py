@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,10 @@ class LiveInode:
 
     staged: StagedFile | None = None
     """The newest bytes, where the origin lacks them."""
+
+    hold: ExitStack | None = None
+    """Keeps the staged file's descriptor open after its name went, for the handles of an inode that was unlinked,
+    replaced or renamed over."""
 
     mtime_ns: int = 0
     """Time of the last write through a handle, 0 if none since the attributes were last set."""
@@ -65,6 +70,9 @@ class LiveTable:
 
     def release(self, live: LiveInode) -> None:
         """Drop the inode if nothing uses it any more."""
+        if live.hold is not None and not live.handles:
+            live.hold.close()
+            live.hold = None
         if not live.handles and live.staged is None:
             self._by_inode.pop(live.inode, None)
 

@@ -37,9 +37,7 @@ class Namespace:
         self.files = Files(tree, self.names, self.writes, parts)
         self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parts)
         self.changes = Changes(tree, self.names, self.files, self.writes, parts.writeback)
-        self.renames = Renames(
-            tree, self.names, self.files, self.writes, self.client_files, self.changes, parts.writeback
-        )
+        self.renames = Renames(tree, self.names, self.files, self.writes, self.client_files, self.changes, parts)
         self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)
 

@@ -7,14 +7,14 @@ from tiercache.engine.changes import Changes
 from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.entries import absent_entry, directory_entry, entry_of, now_ns
 from tiercache.engine.files import Files
-from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names, show
+from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty
-from tiercache.model import Entry, Key, Kind, VersionId, is_below, parent_of
+from tiercache.errors import Absent, Broken, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty
+from tiercache.journal import StagedRecord
+from tiercache.model import Entry, Key, Kind, StagedState, VersionId, is_below, parent_of, version_id
 from tiercache.origins.base import Capability
-from tiercache.writeback import WriteBack
 
 
 class Renames:
@@ -28,7 +28,7 @@ class Renames:
         writes: Writes,
         client_files: ClientFiles,
         changes: Changes,
-        writeback: WriteBack,
+        parts: Parts,
     ) -> None:
         self._tree = tree
         self._names = names
@@ -36,7 +36,8 @@ class Renames:
         self._writes = writes
         self._client_files = client_files
         self._changes = changes
-        self._writeback = writeback
+        self._journal = parts.journal
+        self._writeback = parts.writeback
 
     async def rename(self, source: Key, target: Key, *, no_replace: bool, exchange: bool, keep_directory: bool) -> None:
         """Move a file or a directory. On an origin without rename a directory is moved object by object."""
@@ -63,6 +64,8 @@ class Renames:
             await self._rename_file(source, target, entry, replaced)
         if keep_directory:
             self._changes.keep(parent_of(source))
+        else:
+            tree.doubt_parents(source)
         for directory in {parent_of(source), parent_of(target)}:
             tree.touch_directory(directory)
         tree.changed(source, entry.inode)
@@ -168,20 +171,44 @@ class Renames:
                 raise NotDirectory(f"{show(target)}: not a directory")
             if target in tree.staged_below or await self._names.children(target, posix=False):
                 raise NotEmpty(f"{show(target)}: directory not empty")
-        staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, source)]
+        sealed = await self._move_records(source, target)
         if tree.can(Capability.RENAME):
             await tree.call(lambda: tree.origin.rename(source, target))
         else:
-            await self._move_objects(source, target, staged)
-        for live in staged:
-            assert live.key is not None
-            await self._writeback.rename(live.staged.id, _moved_key(live.key, source, target))  # type: ignore[union-attr]
+            await self._move_objects(source, target, dirty={_moved_key(r.key, target, source) for r in sealed})
         self._move_tree(source, target)
+        for record in sealed:
+            live = tree.live.get(record.inode)
+            if live is not None and not live.writers:
+                await self._writes.seal(live)
 
-    async def _move_objects(self, source: Key, target: Key, staged: list[LiveInode]) -> None:
-        """Copy everything, and only when all is there delete everything."""
+    async def _move_records(self, source: Key, target: Key) -> list[StagedRecord]:
+        """Move the dirty files of a tree in the journal, and keep them there until the tree has moved; returns them."""
+        moved = []
+        for record in self._staged_below(source):
+            key = _moved_key(record.key, source, target)
+            if not await self._writeback.rename(record.id, key):
+                continue  # its upload ended just now: it is an object like the others
+            if not await self._writeback.unseal(record.id):
+                raise Broken(f"{show(record.key)}: began its upload while it was moved")
+            if self._tree.can(Capability.RENAME):
+                # An upload to the old name that lands later would make the old directory anew.
+                await self._writeback.settle(self._tree.origin_id, record.key)
+            moved.append(record._replace(key=key))
+        return moved
+
+    def _staged_below(self, directory: Key) -> list[StagedRecord]:
+        return [
+            record
+            for record in self._journal.records()
+            if record.origin == self._tree.origin_id
+            and is_below(record.key, directory)
+            and record.state is not StagedState.LOST
+        ]
+
+    async def _move_objects(self, source: Key, target: Key, dirty: set[Key]) -> None:
+        """Everything but the dirty files is copied, and only when all is there the old objects are deleted."""
         tree = self._tree
-        dirty = {live.key for live in staged}
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(source)))
         except Absent:
@@ -203,7 +230,11 @@ class Renames:
 
     def _move_tree(self, source: Key, target: Key) -> None:
         tree = self._tree
-        tree.catalog.move_tree(tree.origin_id, source, target)
+        for old_key, new_key, old in tree.catalog.move_tree(tree.origin_id, source, target):
+            if old.kind is Kind.FILE and not old.staged:
+                entry = old._replace(version=version_id(tree.origin_id, new_key, old.etag))
+                self._files.rebind(old_key, old, new_key, entry)
+                tree.put(new_key, entry)
         tree.catalog.forget_listing(tree.origin_id, source)
         at_ns = now_ns()
         tree.put(source, absent_entry(at_ns))
