@@ -42,8 +42,8 @@ RENAME_EXCHANGE = 2
 
 _PRIVILEGE_BITS = stat.S_ISUID | stat.S_ISGID
 
-_acting: ContextVar[bool] = ContextVar("tiercache_vfs_acting", default=False)
-"""Set while this mount changes a name itself: the kernel knows of that change, it needs no notice."""
+_acting: ContextVar[Vfs | None] = ContextVar("tiercache_vfs_acting", default=None)
+"""The mount that changes a name itself just now: its kernel side knows of that change and needs no notice."""
 
 
 class Change(NamedTuple):
@@ -364,7 +364,7 @@ class Vfs:
         """The namespace's listener: a name changed, by this mount or by anyone else."""
         if self._streams:
             self._streams.note_change(key, inode)
-        if _acting.get():
+        if _acting.get() is self:
             return
         self._pages.replaced(inode)
         if self.on_change is not None:
@@ -410,10 +410,9 @@ class Vfs:
         if self.options.read_only:
             raise ReadOnly("the mount is read-only")
 
-    @staticmethod
     @contextlib.contextmanager
-    def _changing() -> Iterator[None]:
-        token = _acting.set(True)
+    def _changing(self) -> Iterator[None]:
+        token = _acting.set(self)
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from rig.mounts import (
     make_source,
     mounted_for,
 )
-from tiercache.bench.s3server import S3Server, client, make_bucket
+from rig.seaweedfs import S3Server, client, make_bucket
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def fill(mounted: Mounted, number: int) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("number", [1, 23, 24, 300])
+@pytest.mark.parametrize("number", [1, 23, 24, 100])
 def test_deleting_while_reading_shows_each_survivor_once(mounted: Mounted, root: Path, number: int) -> None:
     names = fill(mounted, number)
     seen = []
@@ -74,7 +74,7 @@ def test_an_empty_directory_ends_at_once(root: Path) -> None:
 
 
 def test_what_is_deleted_ahead_of_the_reader_is_not_told(on_posix: Mounted) -> None:
-    names = fill(on_posix, 2000)
+    names = fill(on_posix, 400)
     directory = on_posix.path / "dir"
     stream = RawDirectory(directory)
     lines = iter(stream)
@@ -84,7 +84,7 @@ def test_what_is_deleted_ahead_of_the_reader_is_not_told(on_posix: Mounted) -> N
     rest = list(lines)
     stream.close()
     # What the kernel or libc had buffered may still come; what was asked for later must not.
-    assert len(rest) < 1500
+    assert len(rest) < 390
     assert len(set(rest)) == len(rest)
 
 
@@ -104,18 +104,19 @@ def test_two_streams_and_rewinding(on_posix: Mounted) -> None:
 
 
 def test_a_file_written_during_the_listing_keeps_its_size(on_posix: Mounted) -> None:
-    names = sorted(fill(on_posix, 1000))
+    names = sorted(fill(on_posix, 400))
+    written = names[::10]
     directory = on_posix.path / "dir"
     with os.scandir(directory) as entries:
         next(entries)
-        for name in names:
+        for name in written:
             (directory / name).write_bytes(b"12345")
         for _ in entries:
             pass
-    assert {(directory / name).stat().st_size for name in names} == {5}
+    assert {(directory / name).stat().st_size for name in written} == {5}
 
 
 def test_a_big_directory_is_listed_whole(on_posix: Mounted) -> None:
-    names = fill(on_posix, 20_000)
+    names = fill(on_posix, 10_000)
     with os.scandir(on_posix.path / "dir") as entries:
         assert {entry.name for entry in entries if entry.is_file()} == names
