@@ -33,6 +33,9 @@ DATA_CHUNK_BYTES: Final = 4 * 1024 * 1024
 FETCH_MAX_BYTES: Final = 64 * 1024 * 1024
 """Most bytes that one ``fetch`` makes resident; a client asks again for more."""
 
+PREFETCH_KEYS_MAX: Final = 256
+"""Most files in one ``prefetch``."""
+
 PART_ENTRIES: Final = 4096
 """Most names in one ``part`` frame of a listing."""
 

@@ -234,6 +234,38 @@ def test_many_threads_that_miss_one_object_cause_one_fetch(client: Client, http:
     assert http.requests["shared"] == 1
 
 
+def test_prefetched_files_are_hits_and_their_errors_are_told_by_the_read(
+    client: Client, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = client.attach(str(tree), profile="dataset")
+    small = [origin.root + b"/" + name for name in (b"empty", b"tiny", b"picture")]
+    missing = origin.root + b"/nothing"
+    with counted_requests(monkeypatch) as asked:
+        origin.prefetch([*small, missing])
+        for key in small:
+            origin.cat(key)
+        origin.prefetch(small)
+    assert asked == ["prefetch"]
+    with pytest.raises(Absent):
+        origin.cat(missing)
+
+
+def test_prefetch_waits_for_all_at_once_and_not_for_one_after_the_other(client: Client, http: HttpOrigin) -> None:
+    names = [f"n{number}" for number in range(20)]
+    http.objects.update({name: name.encode() for name in names})
+    origin = client.attach(http.url, profile="dataset")
+    for name in names:
+        http.hold(name)
+    thread = threading.Thread(target=origin.prefetch, args=([name.encode() for name in names],))
+    thread.start()
+    for name in names:
+        http.wait_until_asked(name)
+    for name in names:
+        http.release(name)
+    thread.join(PATIENCE_S)
+    assert [origin.cat(name.encode()) for name in names] == [name.encode() for name in names]
+
+
 def test_absence_and_directories_are_told_as_such(origin: RemoteOrigin, tree: Path) -> None:
     (tree / "sub").mkdir()
     with pytest.raises(Absent):

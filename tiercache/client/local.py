@@ -70,6 +70,14 @@ class LocalCopies:
             return None
         return self._open_copy(entry, record)
 
+    def holds(self, attachment: Attachment, key: Key) -> bool:
+        """Whether ``open`` would find the newest bytes here."""
+        found = self.open(attachment, key)
+        if found is None:
+            return False
+        os.close(found.descriptor)
+        return True
+
     def _open_staged(self, entry: Entry) -> Found | None:
         try:
             descriptor = os.open(self._staging + str(entry.staged), os.O_RDONLY | os.O_CLOEXEC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
@@ -234,6 +234,13 @@ class RemoteOrigin:
             raise Broken(f"/{key.decode('utf-8', 'backslashreplace')}: its staged file cannot be opened")
         size_bytes = os.fstat(file.descriptor).st_size if entry.staged and file else entry.size_bytes
         return Reader(self, key, entry, size_bytes=size_bytes, file=file, data=answer.get("data"))
+
+    def prefetch(self, keys: Sequence[Key]) -> None:
+        """Bring small files in, many at a time, so that reading them one by one does not wait for each.
+        Says nothing of errors: the read of a file that fails tells its own."""
+        missing = [key for key in keys if not self._client.copies().holds(self._attachment, key)]
+        for start in range(0, len(missing), ipc.PREFETCH_KEYS_MAX):
+            self.request("prefetch", keys=missing[start : start + ipc.PREFETCH_KEYS_MAX])
 
     def resident_blocks(self, version: VersionId, inode: int) -> bytes | None:
         """Bitmap of the resident blocks of a version's file; None for all of them."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+
+import trio
 
 from tiercache.cache import Location, VersionRef
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.requests.names import expire
 from tiercache.engine.requests.registry import Call, Nature, operation
-from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory
-from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
+from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory, TierCacheError
+from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, PREFETCH_KEYS_MAX, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
 from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, Tier, VersionId, version_id
+
+PREFETCH_AT_ONCE: Final = 64
+"""Files of one prefetch that are opened at a time."""
+
+log = logging.getLogger("tiercache.engine")
 
 
 @operation(Nature.READ)
@@ -86,6 +94,28 @@ def _where(location: Location | None, *, complete: bool = True) -> dict[str, Any
     if location is None:
         return {}
     return {"path": location.path, "inode": location.inode, "complete": complete}
+
+
+@operation(Nature.READ)
+async def prefetch(call: Call, *, namespace: int, keys: list[bytes]) -> None:
+    """Open many files at once, so that small ones are resident afterwards. Errors are left to the reads that follow."""
+    if len(keys) > PREFETCH_KEYS_MAX:
+        raise InvalidArgument(f"cannot prefetch {len(keys)} files at once")
+    space = call.namespace(namespace)
+    slots = trio.Semaphore(PREFETCH_AT_ONCE)
+
+    async def one(key: Key) -> None:
+        try:
+            await _open(call, space, key)
+        except TierCacheError as error:
+            log.debug("prefetch: %s", error)
+        finally:
+            slots.release()
+
+    async with trio.open_nursery() as nursery:
+        for key in keys:
+            await slots.acquire()
+            nursery.start_soon(one, key)
 
 
 @operation(Nature.READ)
