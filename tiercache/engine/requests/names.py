@@ -93,7 +93,7 @@ async def setattr_(call: Call, *, namespace: int, key: bytes, changes: dict[str,
 async def state(call: Call, *, namespace: int, key: bytes) -> str:
     """What the bytes of a name have reached, as ``user.tiercache.state`` tells it."""
     space = call.namespace(namespace)
-    return str(space.files.state(await space.lookup(key)))
+    return str(space.writes.state(await space.lookup(key)))
 
 
 @operation(Nature.CHANGE)
