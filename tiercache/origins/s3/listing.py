@@ -81,10 +81,16 @@ def _page(control: Control, prefix: Key, page_size: int, delimiter: str, token: 
     if answer.get("IsTruncated") and not next_token:
         raise Broken(f"{control.name(prefix)}: the listing was cut short and cannot be continued")
     return Page(
-        [_object(entry) for entry in answer.get("Contents", ())],
+        [_object(entry) for entry in answer.get("Contents", ()) if not _is_leftover(entry)],
         [entry["Prefix"].encode("utf-8", "surrogateescape") for entry in answer.get("CommonPrefixes", ())],
         next_token,
     )
+
+
+def _is_leftover(entry: dict[str, Any]) -> bool:
+    """SeaweedFS goes on listing a directory that lost its last object as ``key/``. Nobody put that there: unlike a real
+    marker it has no etag."""
+    return bool(entry["Key"].endswith("/")) and not str(entry.get("ETag") or "").strip('"')
 
 
 def _object(entry: dict[str, Any]) -> ObjectStat:
