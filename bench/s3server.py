@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 ACCESS_KEY = "tiercache-test"
 SECRET_KEY = "tiercache-test-secret"
+SECOND_ACCESS_KEY = "tiercache-second"
+SECOND_SECRET_KEY = "tiercache-second-secret"
 REGION = "us-east-1"
 
 _READY_DEADLINE_S = 60.0
@@ -38,6 +40,11 @@ class S3Server(NamedTuple):
     region: str
     directory: Path
     pid: int
+
+    @property
+    def second(self) -> S3Server:
+        """The same server by another pair of keys, to change credentials in mid-work."""
+        return self._replace(access_key=SECOND_ACCESS_KEY, secret_key=SECOND_SECRET_KEY)
 
     def options(self) -> dict[str, str]:
         """The s3fs-style options that reach this server."""
@@ -98,7 +105,8 @@ class SeaweedFS:
         command = [
             find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             *(f"-{option}={port}" for option, port in ports.items()),
-            "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-s3.autoCreateBucket=false",
+            "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-s3.iam=false", "-s3.autoCreateBucket=false",
             f"-s3.localSocket={self._directory / 's3.sock'}", f"-filer.localSocket={self._directory / 'filer.sock'}",
             f"-master.volumeSizeLimitMB={self._volume_limit_mb}", "-volume.max=0", "-master.telemetry=false",
         ]  # fmt: skip
@@ -200,9 +208,14 @@ def _client(endpoint: str, access_key: str, secret_key: str, region: str) -> Any
 
 
 def _identities() -> dict[str, object]:
-    credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+    pairs = {"tiercache": (ACCESS_KEY, SECRET_KEY), "second": (SECOND_ACCESS_KEY, SECOND_SECRET_KEY)}
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    return {"identities": [{"name": "tiercache", "credentials": credentials, "actions": actions}]}
+    return {
+        "identities": [
+            {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
+            for name, (key, secret) in pairs.items()
+        ]
+    }
 
 
 def _answers(endpoint: str) -> bool:

@@ -74,7 +74,7 @@ def _time_ns(value: object, unit_ns: int) -> int:
         case int():
             return value * unit_ns
         case float():
-            return int(value * unit_ns)
+            return round(value * unit_ns / 1000) * 1000  # no finer than a datetime, which others give for the same
         case str():
             try:
                 return _time_ns(datetime.datetime.fromisoformat(value), unit_ns)

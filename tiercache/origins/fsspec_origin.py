@@ -84,7 +84,10 @@ class FsspecOrigin:
     def stat(self, key: Key) -> ObjectStat:
         path = self._path(key)
         with domain_errors(self._name(key)):
-            found = self._described(key, self._fresh_info(path))
+            try:
+                found = self._described(key, self._fresh_info(path))
+            except NotADirectoryError:
+                raise Absent(f"{self._name(key)} does not exist") from None
             if self._is_bucket and found.kind is Kind.FILE and self._has_children(path):
                 return ObjectStat(key, Kind.DIRECTORY, 0, "", 0)  # the directory wins
             return self._with_metadata(found, path)

@@ -108,7 +108,6 @@ class PosixOrigin:
     ) -> ObjectStat:
         with domain_errors(key):
             path = path_of(key)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             before = _lstat_or_none(path)
             if before is not None and stat_module.S_ISDIR(before.st_mode):
                 raise IsDirectory(f"{os.fsdecode(path)} is a directory")
@@ -269,6 +268,7 @@ def _replace(
     progress: Progress | None,
 ) -> None:
     temporary = _temporary_path(key, upload_id or os.urandom(8).hex())
+    os.makedirs(os.path.dirname(temporary), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)  # an interrupted try of the same upload
     try:
