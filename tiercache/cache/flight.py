@@ -14,15 +14,13 @@ class Assembly:
     With ``wanted=False`` it only waits (for residency) and keeps nothing.
     """
 
-    __slots__ = ("_buffer", "_done", "_error", "_filled_bytes", "_flights", "_wanted", "_whole", "length", "offset")
+    __slots__ = ("_done", "_error", "_flights", "_parts", "_wanted", "length", "offset")
 
     def __init__(self, offset: int, length: int, *, wanted: bool = True) -> None:
         self.offset = offset
         self.length = length
         self._wanted = wanted
-        self._whole: memoryview | None = None
-        self._buffer: bytearray | None = None
-        self._filled_bytes = 0
+        self._parts: list[tuple[int, memoryview]] = []
         self._flights: set[Flight] = set()
         self._error: TierCacheError | None = None
         self._done = trio.Event()
@@ -36,16 +34,10 @@ class Assembly:
     def put(self, offset: int, data: bytes | memoryview) -> None:
         """Take over what is wanted of the object's bytes that start at ``offset``."""
         start, stop = max(self.offset, offset), min(self.offset + self.length, offset + len(data))
-        if not self._wanted or start >= stop:
-            return
-        part = memoryview(data)[start - offset : stop - offset]
-        self._filled_bytes += len(part)
-        if len(part) == self.length and len(data) <= 2 * self.length:
-            self._whole = part  # no copy; but a small read must not keep a large extent alive
-            return
-        if self._buffer is None:
-            self._buffer = bytearray(self.length)
-        self._buffer[start - self.offset : stop - self.offset] = part
+        if self._wanted and start < stop:
+            part = memoryview(data)[start - offset : stop - offset]
+            # A part is not copied; but a small one must not keep a large extent in memory.
+            self._parts.append((start, part if 2 * len(part) >= len(data) else memoryview(bytes(part))))
 
     def landed(self, flight: Flight, data: memoryview) -> None:
         self.put(flight.offset, data)
@@ -75,12 +67,17 @@ class Assembly:
             flight.listeners.remove(self)
         self._flights.clear()
 
+    @property
+    def in_one_part(self) -> bool:
+        """Whether ``result`` needs no copy."""
+        return len(self._parts) == 1 and len(self._parts[0][1]) == self.length
+
     def result(self) -> memoryview:
         """All wanted bytes, read-only."""
-        assert self._filled_bytes == self.length, "every wanted byte was put exactly once"
-        if self._whole is not None:
-            return self._whole.toreadonly()
-        return memoryview(self._buffer or b"").toreadonly()
+        assert sum(len(part) for _, part in self._parts) == self.length, "every wanted byte was put exactly once"
+        if len(self._parts) == 1:
+            return self._parts[0][1].toreadonly()
+        return memoryview(b"".join(part for _, part in sorted(self._parts, key=lambda placed: placed[0])))
 
 
 class Flight:

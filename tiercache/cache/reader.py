@@ -128,7 +128,7 @@ class Reader:
 
     # --- blocks -------------------------------------------------------------------------------------------------
 
-    async def _read_blocks(self, version: VersionRef, offset: int, length: int) -> memoryview:
+    async def _read_blocks(self, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
         blocks = blocks_of(offset, length)
         with self._states.use(version) as state:
             for attempt in range(MAX_ATTEMPTS):
@@ -139,8 +139,11 @@ class Reader:
                 try:
                     resident = [block for block in blocks if state.residency.has(block)]
                     self._send_for(version, state, blocks, assembly)
+                    await assembly.wait()
+                    data = await self._read_landed(version, state, assembly)
+                    if data is not None:
+                        return data
                     if await self._put_resident(version, state, resident, assembly):
-                        await assembly.wait()
                         return assembly.result()
                 finally:
                     assembly.abandon()
@@ -148,6 +151,17 @@ class Reader:
             length, lambda: version.origin.read(version.key, offset, length, version.etag)
         )
         return data.toreadonly()
+
+    async def _read_landed(
+        self, version: VersionRef, state: VersionState, assembly: Assembly
+    ) -> bytes | memoryview | None:
+        """Bytes that need no joining. A large read in several parts comes from the file that they filled, in a thread:
+        joining them here would hold up all other tasks."""
+        if assembly.in_one_part:
+            return assembly.result()
+        if assembly.length <= INLINE_READ_BYTES:
+            return None
+        return await self._read_resident(version, state, assembly.offset, assembly.length)
 
     def _send_for(self, version: VersionRef, state: VersionState, blocks: range, assembly: Assembly) -> None:
         """Everything that is not in the file: join what is in flight, take what is in memory, fetch the rest."""
@@ -177,6 +191,8 @@ class Reader:
         return True
 
     async def _read_resident(self, version: VersionRef, state: VersionState, offset: int, length: int) -> bytes | None:
+        if not all(state.residency.has(block) for block in blocks_of(offset, length)):
+            return None  # never came, or was evicted meanwhile
         if not self._trusting:
             return await self._verifier.read_checked(version, Tier.NVME, state.residency, offset, length)
         file = self._copies.open_partial(version, state)
