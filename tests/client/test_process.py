@@ -200,6 +200,15 @@ def test_sigterm_ends_the_engine_in_order_and_what_is_staged_comes_back(config: 
     client.close()
 
 
+def test_stop_is_answered_before_the_engine_ends(config: Config) -> None:
+    client = Client(config)
+    ended = Ended(_pid(client))
+    client.stop()
+    assert ended.wait()
+    assert owner_pid(config.cache_dir) is None
+    client.close()
+
+
 def test_an_engine_without_clients_and_work_ends_by_itself(tmp_path: Path) -> None:
     config = small_config(tmp_path, **{"engine.idle_timeout_s": 0.1})
     client = Client(config)

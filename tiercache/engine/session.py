@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import trio
@@ -37,6 +37,7 @@ class Session:
         self._served: set[int] = set()
         """Ids of the requests in flight."""
         self.staged: dict[int, Namespace] = {}
+        self.afterwards: list[Callable[[], None]] = []
 
     async def run(self) -> None:
         """Serve until the client leaves or breaks the protocol; never raises for what a client does."""
@@ -79,6 +80,8 @@ class Session:
             reply = await self._answer(request, message)
             if request != ipc.NOTICE:
                 await self._send(reply)
+            while self.afterwards:
+                self.afterwards.pop()()
         finally:
             self._served.discard(request)
             self._slots.release()

@@ -127,4 +127,4 @@ async def warmup(
 @operation(Nature.READ)
 async def stop(call: Call) -> None:
     """Answered before the engine ends; what is staged stays journalled."""
-    call.engine.stop()
+    call.owner.afterwards.append(call.engine.stop)

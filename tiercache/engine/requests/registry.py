@@ -72,6 +72,8 @@ class Owner(Protocol):
 
     staged: dict[int, Namespace]
     """Files that this connection's client writes and has not published: discarded when it leaves."""
+    afterwards: list[Callable[[], None]]
+    """To be called once the answer is sent."""
 
 
 @dataclass(eq=False, slots=True)
