@@ -10,13 +10,15 @@ from typing import Any
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 
-from tiercache.errors import TierCacheError
+from tiercache.client import RemoteOrigin, Writer
+from tiercache.errors import Absent, TierCacheError
 from tiercache.filesystem.base import builtin_error, raising
 from tiercache.filesystem.changes import COPY_BYTES, ChangesFileSystem
 from tiercache.filesystem.layers import TextFile, compressed
 from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile
 from tiercache.filesystem.writing import Publishing, UpdateFile, WriteFile
-from tiercache.model import Kind
+from tiercache.model import Key
+from tiercache.origins.base import Capability
 
 
 class TierCacheFileSystem(ChangesFileSystem):
@@ -114,9 +116,8 @@ class TierCacheFileSystem(ChangesFileSystem):
             raise ValueError(f"invalid mode: {mode!r}")
         origin, key = self._locate(path)
         with raising(path):
-            if access == "r+" and origin.info(key).kind is Kind.DIRECTORY:
-                raise IsADirectoryError(f"{path} is a directory")
-            writer = origin.create(key, exclusive="x" in access, keep=access[0] in "ar")
+            key = self._written_key(origin, key, must_exist=access[0] == "r")
+            writer = self._create(origin, key, exclusive="x" in access, keep=access[0] in "ar")
         buffer_bytes = block_size or Publishing.blocksize
         raw = writer.raw()
         file: Publishing = (UpdateFile if "+" in access else WriteFile)(raw, buffer_bytes)
@@ -124,6 +125,25 @@ class TierCacheFileSystem(ChangesFileSystem):
         if access[0] == "a":
             file.seek(0, io.SEEK_END)
         return file
+
+    def _written_key(self, origin: RemoteOrigin, key: Key, *, must_exist: bool) -> Key:
+        """Where a symbolic link leads, as when a local file is opened. Absent if the file must exist and does not."""
+        if not must_exist and Capability.SYMLINKS not in origin.capabilities:
+            return key
+        try:
+            return origin.follow(key, origin.info(key))[0]
+        except Absent:
+            if must_exist:
+                raise
+            return key
+
+    def _create(self, origin: RemoteOrigin, key: Key, *, exclusive: bool, keep: bool) -> Writer:
+        try:
+            return origin.create(key, exclusive=exclusive, keep=keep)
+        except Absent:
+            # No directory for it in a file tree; an object store needs none, and neither should its users' code.
+            self._make_parents(origin, key)
+            return origin.create(key, exclusive=exclusive, keep=keep)
 
     def pipe_file(self, path: Any, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:

@@ -35,10 +35,10 @@ class Publishing(Buffered):
 
     fs: TierCacheFileSystem
     path: str
-    mode: str
     blocksize = BUFFER_BYTES
     compression = None
     autocommit = True
+    _mode: str
     _writer: Writer
     _pid: int
     _pending = False
@@ -48,10 +48,15 @@ class Publishing(Buffered):
         """Tie a fresh file object to its staged file."""
         self.fs = fs
         self.path = path
-        self.mode = mode
+        self._mode = mode
         self.autocommit = autocommit
         self._writer = writer
         self._pid = os.getpid()
+
+    @property
+    def mode(self) -> str:
+        """As given to ``open``."""
+        return self._mode
 
     @property
     def size(self) -> int:
@@ -139,7 +144,7 @@ class WriteFile(Publishing, io.BufferedWriter):
     """Modes ``wb``, ``xb`` and ``ab``."""
 
 
-class UpdateFile(Publishing, io.BufferedRandom):  # type: ignore[misc]  # two bases declare the same C methods
+class UpdateFile(Publishing, io.BufferedRandom):  # type: ignore[misc, override]  # two bases have the same methods
     """Modes with ``+``."""
 
 

@@ -1,0 +1,79 @@
+"""Failures come as builtin exceptions, and only a 404 is "missing"."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from rig.ground import Ground, make_ground
+from tiercache.filesystem import TierCacheFileSystem
+
+
+def test_a_missing_name_is_file_not_found(ground: Ground) -> None:
+    path = f"{ground.path}/missing"
+    assert not ground.fs.exists(path)
+    assert not ground.fs.isfile(path)
+    assert not ground.fs.isdir(path)
+    for call in (ground.fs.info, ground.fs.open, ground.fs.cat_file, ground.fs.cat, ground.fs.rm, ground.fs.rm_file):
+        with pytest.raises(FileNotFoundError) as caught:
+            call(path)
+        assert caught.value.errno in (errno.ENOENT, None)
+
+
+def test_a_directory_is_no_file(ground: Ground) -> None:
+    ground.write("d/f", b"1")
+    path = f"{ground.path}/d"
+    for mode in ("rb", "wb", "ab", "r+b"):
+        with pytest.raises(IsADirectoryError):
+            ground.fs.open(path, mode)
+    with pytest.raises(IsADirectoryError):
+        ground.fs.cat_file(path)
+
+
+def test_a_name_below_a_file_is_missing(ground: Ground) -> None:
+    ground.write("f", b"1")
+    assert not ground.fs.exists(f"{ground.path}/f/g")
+    with pytest.raises((FileNotFoundError, NotADirectoryError)):
+        ground.fs.cat_file(f"{ground.path}/f/g")
+
+
+def test_a_denied_name_is_never_missing(s3: Ground) -> None:
+    """C11 in small: with keys that the server refuses every question raises PermissionError."""
+    s3.write("f", b"1")
+    denied = TierCacheFileSystem(
+        target_protocol="s3",
+        target_options={**s3.options, "secret": "wrong"},
+        cache_dir=s3.storage_options["cache_dir"],
+    )
+    path = f"{s3.path}/f"
+    for call in (denied.exists, denied.isfile, denied.isdir, denied.info, denied.open, denied.cat_file, denied.ls):
+        with pytest.raises(PermissionError):
+            call(path)
+    with pytest.raises(PermissionError):
+        denied.find(s3.path)
+    assert s3.fs.cat_file(path) == b"1"
+
+
+def test_an_unknown_bucket_is_told(s3: Ground) -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-bucket"):
+        s3.fs.ls("no-such-bucket")
+    with pytest.raises(FileNotFoundError):
+        s3.fs.cat_file("no-such-bucket/f")
+
+
+def test_a_read_only_profile_refuses_writes(request: pytest.FixtureRequest, cache_dir: Path, tmp_path: Path) -> None:
+    ground = make_ground(request, "local", cache_dir, tmp_path, profile="dataset")
+    ground.write("f", b"1")
+    assert ground.fs.cat_file(f"{ground.path}/f") == b"1"
+    with pytest.raises(OSError, match="read-only") as caught:
+        ground.fs.open(f"{ground.path}/g", "wb")
+    assert caught.value.errno == errno.EROFS
+    with pytest.raises(OSError, match="read-only"):
+        ground.fs.rm(f"{ground.path}/f")
+
+
+def test_a_wrong_setting_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nvme"):
+        TierCacheFileSystem("file", cache_dir=str(tmp_path), settings={"nvme.capacity": "much"})
