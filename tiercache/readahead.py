@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-
-from prometheus_client import Counter
+from collections.abc import Callable
 
 from tiercache.cache import Cache, VersionRef
 from tiercache.config import ReadaheadConfig
@@ -104,8 +103,8 @@ class ReadAhead:
         self._held_bytes = 0
         self._windows: OrderedDict[Window, None] = OrderedDict()
         self._gauge = metrics.readahead_in_flight_bytes
-        self._used = metrics.readahead_bytes.labels(outcome="used")
-        self._wasted = metrics.readahead_bytes.labels(outcome="wasted")
+        self._used = metrics.readahead_bytes.labels(outcome="used").inc
+        self._wasted = metrics.readahead_bytes.labels(outcome="wasted").inc
         self._dropped = metrics.readahead_bytes.labels(outcome="dropped")
 
     @property
@@ -164,12 +163,12 @@ class ReadAhead:
         self._held_bytes += size_bytes
         self._gauge.set(self._held_bytes)
 
-    def _release(self, size_bytes: int, outcome: Counter | None = None) -> None:
+    def _release(self, size_bytes: int, count: Callable[[float], None] | None = None) -> None:
         if size_bytes:
             self._held_bytes -= size_bytes
             self._gauge.set(self._held_bytes)
-            if outcome is not None:
-                outcome.inc(size_bytes)
+            if count is not None:
+                count(size_bytes)
 
 
 def _block_end(offset: int) -> int:
