@@ -35,6 +35,7 @@ class CompressedFile(io.BufferedIOBase):
         self._file = file
         self._codec_name = codec
         self._codec = compr[codec](file, mode=mode[0])
+        self._ended = False
         self.mode = mode
         self.path = file.path
         self.fs = file.fs
@@ -73,12 +74,14 @@ class CompressedFile(io.BufferedIOBase):
         return int(self._codec.tell())
 
     def flush(self) -> None:
-        if not self.closed and self.writable():
+        # IOBase flushes once more when it closes, after the codec wrote its trailer.
+        if self.writable() and not self._ended:
             self._codec.flush()
 
     def close(self) -> None:
         if self.closed:
             return
+        self._ended = True
         try:
             self._codec.close()
         except BaseException:
@@ -90,6 +93,7 @@ class CompressedFile(io.BufferedIOBase):
 
     def discard(self) -> None:
         """Throw away what was written; the name keeps its old content."""
+        self._ended = True
         discard(self._file)
         with suppress(ValueError):
             # The codec's trailer finds its file closed.
