@@ -155,9 +155,10 @@ class Client:
         touches = self._touches
         touches.append((version, tier))
         if len(touches) >= TOUCHES_BATCH:
-            self._tell_touches()
+            self.tell_touches()
 
-    def _tell_touches(self) -> None:
+    def tell_touches(self) -> None:
+        """Tell the hits that are not told yet, if that is possible without waiting."""
         touches, self._touches = self._touches, []
         batch = touches[:TOUCHES_BATCH]
         ids, tiers = [version for version, _ in batch], bytes(tier for _, tier in batch)
@@ -168,7 +169,7 @@ class Client:
     def close(self) -> None:
         """Close the connections. The engine goes on."""
         if self._touches:
-            self._tell_touches()
+            self.tell_touches()
         self._pool.close()
         if self._copies is not None:
             self._copies.close()
