@@ -241,8 +241,7 @@ def test_a_listing_that_keeps_failing_midway_raises(
 ) -> None:
     for number in range(25):
         s3_bucket.put(f"dir/{number:02}", b"1")
-    s3_proxy.answer(500, operation="ListObjects")
-    s3_proxy.script([200], operation="ListObjects")
+    s3_proxy.script([200] + [500] * 100, operation="ListObjects")
     with pytest.raises(Busy):
         list(retrying.list(b"dir"))
 

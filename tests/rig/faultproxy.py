@@ -141,12 +141,14 @@ class FaultProxy:
         self.add(lambda request, forward: error(status, code), **which)
 
     def script(self, statuses: Iterable[int], **which: Any) -> None:
-        """One status for each request in turn (200: forward it); after the last all is well."""
-        for status in reversed(list(statuses)):
-            if status == 200:
-                self.add(lambda request, forward: forward(), times=1, **which)
-            else:
-                self.answer(status, times=1, **which)
+        """One status for each matching request in turn (200: forward it); after the last all is well."""
+        turns = iter(list(statuses))
+
+        def act(request: Request, forward: Forward) -> Answer:
+            status = next(turns, 200)
+            return forward() if status == 200 else error(status)
+
+        self.add(act, **which)
 
     def lose_answer(self, **which: Any) -> None:
         """Do what is asked, then reset the connection: the client cannot know."""

@@ -69,6 +69,16 @@ class FsspecOrigin:
             able |= Capability.STORED_ATTRIBUTES
         return able
 
+    @contextlib.contextmanager
+    def _errors(self, key: Key) -> Iterator[None]:
+        try:
+            with domain_errors(self._name(key)):
+                yield
+        except Absent as error:
+            if self._is_bucket and not key:  # never an empty or deleted directory
+                raise Broken(f"{self._name(key)}: the bucket does not exist") from error
+            raise
+
     def _path(self, key: Key) -> str:
         path = f"{self._root}/{text_of(key)}" if key else self._root or "/"
         if key and self._key(self._fs._strip_protocol(path)) != key:
@@ -83,7 +93,7 @@ class FsspecOrigin:
 
     def stat(self, key: Key) -> ObjectStat:
         path = self._path(key)
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             try:
                 found = self._described(key, self._fresh_info(path))
             except NotADirectoryError:
@@ -124,7 +134,7 @@ class FsspecOrigin:
 
     def list(self, directory: Key) -> Iterator[ObjectStat]:
         path = self._path(directory)
-        with domain_errors(self._name(directory)):
+        with self._errors(directory):
             self._fs.invalidate_cache(path)
             listed = self._fs.ls(path, detail=True, **self._uncached())
             if any(self._key(info["name"]) == directory and info["type"] != "directory" for info in listed):
@@ -162,7 +172,7 @@ class FsspecOrigin:
 
     def _objects(self, directory: Key) -> Iterator[ObjectStat]:
         path = self._path(directory)
-        with domain_errors(self._name(directory)):
+        with self._errors(directory):
             self._fs.invalidate_cache(path)
             found: Mapping[str, Mapping[str, Any]] = self._fs.find(path, detail=True, refresh=True)
         for name, info in found.items():
@@ -180,7 +190,7 @@ class FsspecOrigin:
         if not length:
             return memoryview(b"")
         path = self._path(key)
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             try:
                 data = bytes(self._fs.cat_file(path, start=offset, end=offset + length))
             finally:
@@ -195,7 +205,7 @@ class FsspecOrigin:
 
     def read_whole(self, key: Key, limit_bytes: int) -> tuple[ObjectStat, memoryview | None]:
         path = self._path(key)
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             found = self._described(key, self._fresh_info(path))
             if found.kind is Kind.DIRECTORY:
                 raise IsDirectory(f"{self._name(key)} is a directory")
@@ -215,7 +225,7 @@ class FsspecOrigin:
         progress: Progress | None = None,
     ) -> ObjectStat:
         path = self._path(key)
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             self._check(key, path, condition)
             if self._protocol in _WHOLE_WRITES:
                 self._put(source, path, attributes, condition, upload_id)
@@ -286,12 +296,12 @@ class FsspecOrigin:
         if self._protocol in _WHOLE_WRITES:
             return
         temporary = self._temporary(self._path(key), upload_id)
-        with domain_errors(self._name(key)), contextlib.suppress(FileNotFoundError):
+        with self._errors(key), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(temporary)
 
     def delete(self, key: Key, etag: str = "") -> None:
         path = self._path(key)
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             found = self._described(key, self._fresh_info(path))
             if found.kind is Kind.DIRECTORY:
                 raise IsDirectory(f"{self._name(key)} is a directory")
@@ -301,7 +311,7 @@ class FsspecOrigin:
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
         source_path, target_path = self._path(source), self._path(target)
-        with domain_errors(self._name(source)):
+        with self._errors(source):
             before = self._described(source, self._fresh_info(source_path))
             if etag and before.etag != etag:
                 raise Changed(f"{self._name(source)} is no longer the version that was asked for")
@@ -318,7 +328,7 @@ class FsspecOrigin:
             raise Unsupported(f"{self._protocol} cannot do this rename in one step")
         if source != target and is_below(target, source):
             raise Unsupported(f"{self._name(source)} cannot be moved into itself")
-        with domain_errors(self._name(source)):
+        with self._errors(source):
             if no_replace and self._fs.exists(self._path(target)):
                 raise Exists(f"{self._name(target)} exists already")
             self._move_over(self._path(source), self._path(target))
@@ -326,14 +336,14 @@ class FsspecOrigin:
     def make_directory(self, key: Key, attributes: Attributes | None = None) -> ObjectStat:
         if self._is_bucket:
             raise Unsupported(f"{self._protocol} by fsspec keeps no empty directories")
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             if self._fs.exists(self._path(key)):
                 raise Exists(f"{self._name(key)} exists already")
             self._fs.mkdir(self._path(key), create_parents=False)
         return self.stat(key)
 
     def remove_directory(self, key: Key) -> None:
-        with domain_errors(self._name(key)):
+        with self._errors(key):
             if any(True for _ in self.list(key)):
                 raise NotEmpty(f"{self._name(key)} is not empty")
             self._fs.rmdir(self._path(key))
@@ -361,7 +371,11 @@ def open_filesystem(url: str, options: Mapping[str, Any], *, fetch: FetchConfig)
     if protocol in _BUCKETS:
         arguments |= {"use_listings_cache": False}
     if protocol in _S3:
-        config = {"connect_timeout": fetch.connect_timeout_s, "read_timeout": fetch.timeout_s}
+        config = {
+            "connect_timeout": fetch.connect_timeout_s,
+            "read_timeout": fetch.timeout_s,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},  # retrying is the caller's affair
+        }
         arguments["config_kwargs"] = config | dict(arguments.get("config_kwargs") or {})
         protocol = "s3"
     try:
@@ -369,7 +383,7 @@ def open_filesystem(url: str, options: Mapping[str, Any], *, fetch: FetchConfig)
     except (ValueError, ImportError, TypeError) as error:
         raise ConfigError(f"{url}: {error}") from error
     if protocol in _S3:
-        filesystem.retries = 1  # retrying is the caller's affair
+        filesystem.retries = 1
     root = _host(url) if protocol in _BUCKETS else ""
     path = filesystem._strip_protocol(url)
     origin = FsspecOrigin(filesystem, root, filesystem_identity(url, options), protocol)
