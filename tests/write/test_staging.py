@@ -81,6 +81,15 @@ def test_a_full_or_failing_disk_is_told_in_the_domains_words(
         file.write(0, b"x")
 
 
+def test_a_file_whose_fsync_failed_once_never_syncs_again(staging: Staging, disk: SickDisk) -> None:
+    file = staging.create()
+    disk.sync_error = errno.EIO
+    for _ in range(2):
+        with pytest.raises(Lost, match="fsync failed"):
+            file.fsync()
+    assert disk.log == ["data"]
+
+
 @in_trio
 async def test_a_failed_fsync_is_told_for_ever_and_never_becomes_a_success(tmp_path: Path, disk: SickDisk) -> None:
     desk = Desk(tmp_path, disk=disk)
