@@ -57,10 +57,10 @@ def test_a_denied_name_is_never_missing(s3: Ground) -> None:
 
 
 def test_an_unknown_bucket_is_told(s3: Ground) -> None:
-    with pytest.raises(FileNotFoundError, match="no-such-bucket"):
-        s3.fs.ls("no-such-bucket")
-    with pytest.raises(FileNotFoundError):
-        s3.fs.cat_file("no-such-bucket/f")
+    """A wrong bucket is a mistake to be told, and no absent file to be passed over."""
+    for call in (s3.fs.ls, s3.fs.exists, s3.fs.cat_file, s3.fs.open):
+        with pytest.raises(OSError, match="no-such-bucket.*does not exist"):
+            call("no-such-bucket/f")
 
 
 def test_a_read_only_profile_refuses_writes(request: pytest.FixtureRequest, cache_dir: Path, tmp_path: Path) -> None:

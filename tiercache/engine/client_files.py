@@ -123,6 +123,10 @@ class ClientFiles:
         )
         if replaced is not None and replaced.staged:
             self._tree.note_staged(key, -1)
+        if older is not None:
+            # In one step with the new entry: the older upload may end any time, and must not take the name back.
+            older.key = None
+            older.entry = older.entry._replace(link_count=0)
         live = self._files.enter_staged(key, entry._replace(etag=record.base_etag), staged)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
         await self._writes.close_written(live, staged)
@@ -138,8 +142,6 @@ class ClientFiles:
         if record is not None and not on_its_way:
             await self._writeback.cancel(record.id, wait=False)
         if older is not None:
-            older.key = None
-            older.entry = older.entry._replace(link_count=0)
             if not older.handles:
                 older.staged = None
             self._tree.live.release(older)

@@ -18,6 +18,8 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
     if old is not None and old.staged not in (0, record.id):
         # A newer file has the name already, though the older one's inode is still about to be told.
         return None
+    if live is not None and live.key is None:
+        return None
     # The inode knows best: while a directory is moved, the journal has its new name before the catalog has.
     staged = live.staged.id if live is not None and live.staged is not None else old.staged if old is not None else 0
     if staged != record.id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercache.engine.bulk import for_each, ignoring
+from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.changes import Changes
 from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.entries import absent_entry, directory_entry, entry_of, now_ns
@@ -47,9 +47,11 @@ class Renames:
             return
         if entry.kind is Kind.DIRECTORY and is_below(target, source):
             raise InvalidArgument(f"{show(source)}: cannot be moved into itself")
-        parent = await self._names.lookup(parent_of(target))
-        if parent.kind is not Kind.DIRECTORY:
-            raise NotDirectory(f"{show(parent_of(target))}: not a directory")
+        if keep_directory or tree.can(Capability.EMPTY_DIRECTORIES):
+            # Elsewhere a directory is there as soon as something is in it.
+            parent = await self._names.lookup(parent_of(target))
+            if parent.kind is not Kind.DIRECTORY:
+                raise NotDirectory(f"{show(parent_of(target))}: not a directory")
         replaced = await self._names.find(target)
         if exchange:
             await self._exchange(source, target, entry, replaced)
@@ -223,8 +225,8 @@ class Renames:
             tree, clean, lambda stat: tree.origin.copy(stat.key, _moved_key(stat.key, source, target), stat.etag)
         )
         await for_each(tree, [stat.key for stat in objects], lambda key: tree.origin.delete(key))
-        for stat in sorted(markers, key=lambda stat: len(stat.key), reverse=True):
-            await ignoring(Absent, tree, tree.origin.remove_directory, stat.key)
+        for level in directories_by_depth(stats, source):
+            await for_each(tree, level, tree.origin.remove_directory)
         if not stats or source in tree.kept_directories:
             tree.kept_directories.add(target)
 

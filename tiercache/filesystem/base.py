@@ -71,7 +71,8 @@ class OriginFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
         self._profile = profile
         self._client_kind = client
         overrides = {"cache_dir": cache_dir, **(settings or {}), "engine.mode": engine}
-        self._config = load_config(None if config is None else Path(config), overrides)
+        with raising(""):
+            self._config = load_config(None if config is None else Path(config), overrides)
         self._place: Place = (
             place_of(self.target_protocol, self.target_options) if target_protocol else BucketPlace("tiercache")
         )

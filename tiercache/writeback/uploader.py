@@ -17,16 +17,17 @@ import trio
 
 from tiercache.cache.words import VersionRef, version_ref
 from tiercache.config import UploadConfig
-from tiercache.errors import Lost, TierCacheError
-from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
+from tiercache.errors import TierCacheError
+from tiercache.journal import Journal, StagedRecord, next_upload_id
 from tiercache.metrics import Metrics
-from tiercache.model import Key, Kind, ObjectStat, OriginId, StagedState
+from tiercache.model import Key, ObjectStat, OriginId, StagedState
 from tiercache.origins.base import Origin
 from tiercache.staging import Staging
 from tiercache.writeback.attempt import Attempt, UploadCancelled
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.queue import UploadQueue
 from tiercache.writeback.retry import Backoff, Failure
+from tiercache.writeback.succession import based_on, committed_stat, inherit, one_line, retraction_of
 from tiercache.writeback.upload import Clash, Damaged, Outcome, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
@@ -310,7 +311,7 @@ class Uploader:
         adopted = bool(checksums or not record.size_bytes) and not newer and self._adopt(record, stat, checksums)
         self._on_commit(record, stat)
         stale = [other.id for other in self._journal.retractions(*record.lane)]
-        self._journal.put_later(put=[_based_on(other, record, stat) for other in newer], drop=[record.id, *stale])
+        self._journal.put_later(put=[based_on(other, record, stat) for other in newer], drop=[record.id, *stale])
         self._metrics.uploads.labels(outcome="committed").inc()
         self._discard_bytes(record.id, adopted=adopted)
         self.failures.pop(record.id, None)
@@ -431,7 +432,7 @@ class Uploader:
         self.failures[staged_id] = failure
         self._metrics.uploads.labels(outcome="failed").inc()
         state = StagedState.SEALED if record.state is StagedState.UPLOADING else record.state
-        record = record._replace(state=state, last_error=_one_line(error))
+        record = record._replace(state=state, last_error=one_line(error))
         self._journal.put_later(put=(record,))
         log.warning("upload of %r failed, try again: %s", record.key, record.last_error)
         self.state_changed(record)
@@ -456,61 +457,3 @@ class Uploader:
         await trio.to_thread.run_sync(retract, origin, record, limiter=self._threads, abandon_on_cancel=True)
         self.failures.pop(record.id, None)
         await self._journal.drop(record.id)
-
-
-def committed_stat(record: StagedRecord) -> ObjectStat:
-    """What the origin confirmed, from the journal alone."""
-    return ObjectStat(
-        record.key,
-        Kind.FILE,
-        record.size_bytes,
-        record.committed_etag,
-        record.committed_ns,
-        record.attributes,
-        upload_id=record.upload_id,
-    )
-
-
-def is_newer(other: StagedRecord, record: StagedRecord) -> bool:
-    """Whether ``other`` holds a later state of the name: of one inode the file staged later, else the one whose close
-    came later, whenever it was opened."""
-    if other.id == record.id or not other.published:
-        return False
-    if other.inode == record.inode:
-        return other.id > record.id
-    return not other.sealed_ns or other.sealed_ns > record.sealed_ns
-
-
-def is_being_written_after(other: StagedRecord, record: StagedRecord) -> bool:
-    """Whether a client that has not closed ``other`` yet opened it when ``record`` was there to build on."""
-    return not other.published and other.id > record.id
-
-
-def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0) -> StagedRecord:
-    """The duty that an unwanted upload of ``record`` leaves behind."""
-    return record._replace(
-        id=new_id, state=StagedState.CANCELLED, replaced_by=replaced_by, committed_etag="", last_error=""
-    )
-
-
-def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
-    """``newer`` was made from the bytes of ``older``, which never go up: it stands on what those stood on."""
-    if newer.condition is not ConditionKind.IF_MATCH:
-        return newer
-    return newer._replace(condition=older.condition, base_etag=older.base_etag)
-
-
-def _based_on(newer: StagedRecord, committed: StagedRecord, stat: ObjectStat) -> StagedRecord:
-    """``newer`` follows ``committed`` under the same name: what it must find at the origin is the new version."""
-    if newer.condition is ConditionKind.IF_ABSENT and newer.inode == committed.inode:
-        return newer._replace(condition=ConditionKind.IF_MATCH, base_etag=stat.etag)
-    if newer.condition is ConditionKind.IF_ABSENT:
-        return newer
-    return newer._replace(base_etag=stat.etag)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, Lost):
-        return str(error)
-    text = " ".join(str(error).split())
-    return text or type(error).__name__

@@ -19,7 +19,8 @@ from tiercache.staging import Hope, Staging
 from tiercache.writeback.drain import Drain, DrainProgress, DrainResult
 from tiercache.writeback.recovery import Plan, RecoveryReport, make_plan
 from tiercache.writeback.status import FileStatus, status_of
-from tiercache.writeback.uploader import Adopts, Uploader, retraction_of
+from tiercache.writeback.succession import retraction_of
+from tiercache.writeback.uploader import Adopts, Uploader
 
 
 def profile_uploads(record: StagedRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,11 +28,23 @@ _RECHECK_CREDENTIALS = datetime.timedelta(minutes=10)
 _DEFAULT_REGION = "us-east-1"
 
 
+@functools.cache
+def _loader() -> Any:
+    return botocore.session.Session().get_component("data_loader")
+
+
+def _new_session(profile: str) -> Any:
+    """A session that reads the environment and files afresh but shares S3's model: 35 ms of CPU instead of 370."""
+    session = botocore.session.Session(profile=profile or None)
+    session.register_component("data_loader", _loader())
+    return session
+
+
 class Clients:
     """One generation of a botocore client and an obstore store that share credentials."""
 
     def __init__(self, bucket: str, options: S3Options, fetch: FetchConfig) -> None:
-        self._session = botocore.session.Session(profile=options.profile or None)
+        self._session = _new_session(options.profile)
         self._options = options
         self.control: Any = self._make_control(fetch)
         self.store = self._make_store(bucket, fetch)
@@ -175,7 +188,7 @@ class Session:
 
 def profile_endpoint(profile: str) -> str:
     """The ``endpoint_url`` of the profile in the AWS config file, its ``services`` section first."""
-    session = botocore.session.Session(profile=profile or None)
+    session = _new_session(profile)
     try:
         scoped = session.get_scoped_config()
         services = session.full_config.get("services", {}).get(scoped.get("services", ""), {})
