@@ -59,7 +59,7 @@ def test_a_denied_name_is_never_missing(s3: Ground) -> None:
 def test_an_unknown_bucket_is_told(s3: Ground) -> None:
     """A wrong bucket is a mistake to be told, and no absent file to be passed over."""
     for call in (s3.fs.ls, s3.fs.exists, s3.fs.cat_file, s3.fs.open):
-        with pytest.raises(OSError, match="no-such-bucket.*does not exist"):
+        with pytest.raises(OSError, match=r"no-such-bucket.*does not exist"):
             call("no-such-bucket/f")
 
 

@@ -165,17 +165,6 @@ def test_names_are_taken_literally(ground: Ground) -> None:
     assert ground.fs.find(ground.path) == []
 
 
-def test_keys_without_a_posix_spelling_are_literal(s3: Ground) -> None:
-    s3.write("x//y", b"odd")
-    s3.write("x/y", b"plain")
-    found = s3.fs.find(s3.path)
-    assert f"{s3.path}/x//y" in found
-    assert f"{s3.path}/x/y" in found
-    assert s3.fs.cat_file(f"{s3.path}/x//y") == b"odd"
-    s3.fs.rm(f"{s3.path}/x", recursive=True)
-    assert s3.fs.find(s3.path) == []
-
-
 def test_mv_behaves_as_the_shell_does(ground: Ground) -> None:
     base, fs = ground.path, ground.fs
     fs.pipe({f"{base}/f": b"1", f"{base}/dir/g": b"2", f"{base}/h": b"3"})
