@@ -45,7 +45,7 @@ def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
 @pytest.fixture
 def s3_bucket(bucket: Bucket) -> Bucket:
     """One bucket for all these tests, emptied: a new one each would take longer than the tests."""
-    for key in bucket.keys():
+    for key in bucket.keys(""):
         bucket.delete(key)
     return bucket
 
