@@ -8,7 +8,7 @@ import queue
 import threading
 from typing import Protocol
 
-from tiercache.fuse.vfs import Change
+from tiercache.fuse.notices import Change
 
 log = logging.getLogger(__name__)
 

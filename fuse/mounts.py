@@ -158,7 +158,7 @@ def _leave_nothing(path: str) -> None:
 async def _notices(namespace: Namespace, vfs: Vfs, driver: Driver) -> AsyncIterator[None]:
     """Tell the kernel of changes that others make, as long as the session lives."""
     invalidator = Invalidator(driver)
-    vfs.on_change = invalidator.post
+    vfs.notices.send = invalidator.post
     namespace.on_change.append(vfs.note_change)
     try:
         yield

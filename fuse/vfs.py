@@ -9,92 +9,57 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, InvalidArgument, InvalidName, NameTooLong, NoAttribute, ReadOnly, Unsupported
-from tiercache.fuse.attributes import (
-    MAX_NAME_BYTES,
-    Attr,
-    Caller,
-    DirEntry,
-    EntryOut,
-    FileSystemSpace,
-    OpenOut,
-    attr_of,
-    file_system_space,
-)
+from tiercache.errors import Absent, InvalidArgument, NoAttribute, ReadOnly, Unsupported
+from tiercache.fuse.attributes import Attr, Caller, DirEntry, EntryOut, FileSystemSpace, OpenOut, file_system_space
 from tiercache.fuse.directories import Child, Line, Stream, Streams
 from tiercache.fuse.guard import errno_for
 from tiercache.fuse.handles import HandleTable
+from tiercache.fuse.nodes import ROOT_NODE, Nodes, without_privileges
+from tiercache.fuse.notices import Notices
 from tiercache.fuse.options import MountOptions
 from tiercache.fuse.pages import PageCache, content_of
-from tiercache.model import Entry, Key, Kind, has_posix_spelling, is_below, join, name_of, parent_of
-
-ROOT_NODE = 1
-"""The kernel's name for the root of a mount."""
+from tiercache.model import Entry, Key, Kind, parent_of
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 
-_PRIVILEGE_BITS = stat.S_ISUID | stat.S_ISGID
-
-_acting: ContextVar[Vfs | None] = ContextVar("tiercache_vfs_acting", default=None)
-"""The mount that changes a name itself just now: its kernel side knows of that change and needs no notice."""
-
-
-class Change(NamedTuple):
-    """A name that changed behind the kernel's back."""
-
-    parent: int
-    name: bytes
-    node: int
-    """0 when the inode is not known."""
-    in_use: bool
-    """Its file is open or it is a directory: drop its attributes, but leave the name in place."""
-
 
 class Vfs:
-    """One mount of one namespace, from ``root_key`` down.
-
-    Node ids are the catalog's inode ids, which are persisted and never reused, except that the kernel calls the root 1:
-    the two ids swap places.
-    """
+    """One mount of one namespace, from ``root_key`` down."""
 
     def __init__(self, namespace: Namespace, root_key: Key, *, root_inode: int, options: MountOptions) -> None:
         self._namespace = namespace
-        self._root_key = root_key
-        self._root_inode = root_inode
         self.options = options
+        self._nodes = Nodes(namespace, root_key, root_inode=root_inode, options=options)
         self._handles = HandleTable()
         self._streams = Streams(namespace.key_of)
         self._pages = PageCache()
-        self._privileged: set[int] = set()  # inodes with set-user-id or set-group-id bits: a write must clear them
-        self.on_change: Callable[[Change], None] | None = None
+        self.notices = Notices(namespace, self._nodes, self._pages)
 
     # -- names ------------------------------------------------------------------------------------
 
     async def lookup(self, parent: int, name: bytes) -> EntryOut:
-        directory = self._key(parent)
+        nodes = self._nodes
         if name == b".":
-            key = directory
+            key = nodes.key(parent)
         elif name == b"..":
-            key = directory if self._inode(parent) == self._root_inode else parent_of(directory)
+            key = nodes.root_key if parent == ROOT_NODE else parent_of(nodes.key(parent))
         else:
-            key = self._child(directory, name, must_spell=False)
-        return self._entry_out(await self._namespace.lookup(key))
+            key = nodes.known_child(parent, name)
+        return nodes.entry_out(await self._namespace.lookup(key))
 
     def forget(self, node: int) -> None:
         """The kernel dropped the node. Ids are persisted, so there is nothing else to forget."""
-        inode = self._inode(node)
+        inode = self._nodes.inode(node)
         self._pages.forgotten(inode)
-        self._privileged.discard(inode)
+        self._nodes.privileged.discard(inode)
 
     async def getattr(self, node: int) -> Attr:
-        return self._attr(await self._namespace.getattr(self._inode(node)))
+        return self._nodes.attr(await self._namespace.getattr(self._nodes.inode(node)))
 
     async def setattr(
         self,
@@ -110,11 +75,12 @@ class Vfs:
     ) -> Attr:
         """Change what is not None. A new owner, and with ``kill_privileges`` a new size, clears set-user-id bits."""
         self._check_writable()
-        inode = self._inode(node)
+        inode = self._nodes.inode(node)
+        entry = await self._namespace.getattr(inode)
+        before = content_of(entry)
         if mode is None and (uid is not None or gid is not None or kill_privileges):
-            mode = await self._mode_without_privileges(inode)
-        before = content_of(await self._namespace.getattr(inode))
-        with self._changing():
+            mode = without_privileges(entry)
+        with self.notices.acting():
             entry = await self._namespace.setattr(
                 inode,
                 mode=None if mode is None else mode & 0o7777,
@@ -128,15 +94,15 @@ class Vfs:
             self._pages.renamed(inode, before, content_of(entry))
         else:
             self._wrote(inode)
-        return self._attr(entry)
+        return self._nodes.attr(entry)
 
     async def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> EntryOut:
         self._check_writable()
-        key = self._child(self._key(parent), name)
+        key = self._nodes.child(parent, name)
         gid, inherited = await self._inherited(parent, caller)
-        with self._changing():
+        with self.notices.acting():
             entry = await self._namespace.mkdir(key, mode=(mode & 0o7777) | inherited, uid=caller.uid, gid=gid)
-        return self._entry_out(entry)
+        return self._nodes.entry_out(entry)
 
     async def mknod(self, parent: int, name: bytes, mode: int, caller: Caller) -> EntryOut:
         """Make an empty regular file. An origin holds no devices, pipes or sockets."""
@@ -151,41 +117,41 @@ class Vfs:
 
     async def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> EntryOut:
         self._check_writable()
-        key = self._child(self._key(parent), name)
+        key = self._nodes.child(parent, name)
         gid, _ = await self._inherited(parent, caller)
-        with self._changing():
-            return self._entry_out(await self._namespace.symlink(key, target, uid=caller.uid, gid=gid))
+        with self.notices.acting():
+            return self._nodes.entry_out(await self._namespace.symlink(key, target, uid=caller.uid, gid=gid))
 
     async def readlink(self, node: int) -> bytes:
-        entry = await self._namespace.getattr(self._inode(node))
+        entry = await self._namespace.getattr(self._nodes.inode(node))
         if entry.kind is not Kind.SYMLINK:
             raise InvalidArgument("not a symbolic link")
         return entry.link_target
 
     async def link(self, node: int, parent: int, name: bytes) -> EntryOut:
         self._check_writable()
-        key = self._child(self._key(parent), name)
-        with self._changing():
-            return self._entry_out(await self._namespace.link(self._inode(node), key))
+        key = self._nodes.child(parent, name)
+        with self.notices.acting():
+            return self._nodes.entry_out(await self._namespace.link(self._nodes.inode(node), key))
 
     async def unlink(self, parent: int, name: bytes) -> None:
         self._check_writable()
-        with self._changing():
-            await self._namespace.unlink(self._child(self._key(parent), name))
+        with self.notices.acting():
+            await self._namespace.unlink(self._nodes.child(parent, name))
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         self._check_writable()
-        with self._changing():
-            await self._namespace.rmdir(self._child(self._key(parent), name))
+        with self.notices.acting():
+            await self._namespace.rmdir(self._nodes.child(parent, name))
 
     async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
         self._check_writable()
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
             raise InvalidArgument(f"unknown rename flags {flags:#x}")
-        source = self._child(self._key(parent), name)
-        target = self._child(self._key(new_parent), new_name)
+        source = self._nodes.child(parent, name)
+        target = self._nodes.child(new_parent, new_name)
         before = await self._namespace.lookup(source)
-        with self._changing():
+        with self.notices.acting():
             await self._namespace.rename(
                 source, target, no_replace=bool(flags & RENAME_NOREPLACE), exchange=bool(flags & RENAME_EXCHANGE)
             )
@@ -197,9 +163,9 @@ class Vfs:
 
     async def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[EntryOut, OpenOut]:
         self._check_writable()
-        key = self._child(self._key(parent), name)
+        key = self._nodes.child(parent, name)
         gid, _ = await self._inherited(parent, caller)
-        with self._changing():
+        with self.notices.acting():
             entry, handle = await self._namespace.create(
                 key,
                 mode=mode & 0o7777,
@@ -209,7 +175,7 @@ class Vfs:
                 truncate=bool(flags & os.O_TRUNC),
                 append=bool(flags & os.O_APPEND),
             )
-        return self._entry_out(entry), self._opened(entry, handle, caller)
+        return self._nodes.entry_out(entry), self._opened(entry, handle, caller)
 
     async def open(self, node: int, flags: int, caller: Caller) -> OpenOut:
         access = flags & os.O_ACCMODE
@@ -217,8 +183,8 @@ class Vfs:
         write = access != os.O_RDONLY
         if write or truncate:
             self._check_writable()
-        inode = self._inode(node)
-        with self._changing() if truncate else contextlib.nullcontext():
+        inode = self._nodes.inode(node)
+        with self.notices.acting() if truncate else contextlib.nullcontext():
             handle = await self._namespace.open(
                 inode,
                 read=access != os.O_WRONLY,
@@ -245,7 +211,7 @@ class Vfs:
         """Write all of ``data``. ``kill_privileges`` None: judged by who opened the file."""
         opened = self._handles.get(handle)
         inode = opened.file.inode
-        if inode in self._privileged and (opened.caller.uid != 0 if kill_privileges is None else kill_privileges):
+        if inode in self._nodes.privileged and (opened.caller.uid != 0 if kill_privileges is None else kill_privileges):
             await self._kill_privileges(inode)
         written = await opened.file.write(offset, data)
         self._wrote(inode)
@@ -275,13 +241,13 @@ class Vfs:
 
     async def drop_privileges(self, node: int) -> None:
         """Clear set-user-id bits as a write by an ordinary user does."""
-        await self._kill_privileges(self._inode(node))
+        await self._kill_privileges(self._nodes.inode(node))
 
     # -- directories ------------------------------------------------------------------------------
 
     async def opendir(self, node: int) -> int:
-        self._key(node)
-        return self._streams.open(self._inode(node))
+        self._nodes.key(node)
+        return self._streams.open(self._nodes.inode(node))
 
     async def readdirplus(self, handle: int, offset: int, limit: int) -> list[DirEntry]:
         """At most ``limit`` entries from cookie ``offset`` on; an empty list is the end. Offset 0 starts over."""
@@ -297,7 +263,7 @@ class Vfs:
             for line in lines:
                 entry = await self._current(stream, line)
                 if entry is not None:
-                    found.append(DirEntry(line.name, self._listed(entry), line.cookie))
+                    found.append(DirEntry(line.name, self._nodes.listed(entry), line.cookie))
             offset = lines[-1].cookie
         return found
 
@@ -313,7 +279,7 @@ class Vfs:
         # Listed first: the catalog's answer for "." then is as new as the listing.
         children = await namespace.list(key)
         own = await namespace.getattr(inode)
-        above = own if inode == self._root_inode else await namespace.lookup(parent_of(key))
+        above = own if inode == self._nodes.root_inode else await namespace.lookup(parent_of(key))
         return [(b".", own), (b"..", above), *children]
 
     async def _current(self, stream: Stream, line: Line) -> Entry | None:
@@ -331,24 +297,24 @@ class Vfs:
         # The kernel asks for security.capability before writes: this must not reach the namespace.
         if not name.startswith(b"user."):
             raise NoAttribute(f"no attributes outside user.: {name!r}")
-        return await self._namespace.getxattr(self._inode(node), name)
+        return await self._namespace.getxattr(self._nodes.inode(node), name)
 
     async def setxattr(
         self, node: int, name: bytes, value: bytes, *, create: bool = False, replace: bool = False
     ) -> None:
         self._check_writable()
         self._check_user_attribute(name)
-        with self._changing():
-            await self._namespace.setxattr(self._inode(node), name, value, create=create, replace=replace)
+        with self.notices.acting():
+            await self._namespace.setxattr(self._nodes.inode(node), name, value, create=create, replace=replace)
 
     async def listxattr(self, node: int) -> Sequence[bytes]:
-        return await self._namespace.listxattr(self._inode(node))
+        return await self._namespace.listxattr(self._nodes.inode(node))
 
     async def removexattr(self, node: int, name: bytes) -> None:
         self._check_writable()
         self._check_user_attribute(name)
-        with self._changing():
-            await self._namespace.removexattr(self._inode(node), name)
+        with self.notices.acting():
+            await self._namespace.removexattr(self._nodes.inode(node), name)
 
     @staticmethod
     def _check_user_attribute(name: bytes) -> None:
@@ -356,90 +322,32 @@ class Vfs:
             raise Unsupported(f"only attributes in user. can be set: {name!r}")
 
     async def statfs(self) -> FileSystemSpace:
-        return file_system_space(await self._namespace.space())
-
-    # -- changes by others ------------------------------------------------------------------------
+        return file_system_space(await self._namespace.space(self._nodes.root_key))
 
     def note_change(self, key: Key, inode: int) -> None:
         """The namespace's listener: a name changed, by this mount or by anyone else."""
         if self._streams:
             self._streams.note_change(key, inode)
-        if _acting.get() is self:
-            return
-        self._pages.replaced(inode)
-        if self.on_change is not None:
-            change = self._change(key, inode)
-            if change is not None:
-                self.on_change(change)
-
-    def _change(self, key: Key, inode: int) -> Change | None:
-        directory = self._namespace.tree.entry(parent_of(key))
-        if key == self._root_key or not is_below(key, self._root_key) or directory is None:
-            return None
-        entry = self._namespace.tree.entry(key)
-        is_directory = entry is not None and entry.kind is Kind.DIRECTORY
-        return Change(
-            parent=self._node(directory.inode),
-            name=name_of(key),
-            node=self._node(inode) if inode else 0,
-            in_use=is_directory or self._pages.is_open(inode),
-        )
+        self.notices.note_change(key, inode)
 
     # -- inside -----------------------------------------------------------------------------------
-
-    def _inode(self, node: int) -> int:
-        if node == ROOT_NODE:
-            return self._root_inode
-        return ROOT_NODE if node == self._root_inode else node
-
-    _node = _inode  # swapping two ids is its own inverse
-
-    def _key(self, node: int) -> Key:
-        return self._root_key if node == ROOT_NODE else self._namespace.key_of(self._inode(node))
-
-    def _child(self, directory: Key, name: bytes, *, must_spell: bool = True) -> Key:
-        if len(name) > MAX_NAME_BYTES:
-            raise NameTooLong(f"a name has at most {MAX_NAME_BYTES} bytes")
-        if not has_posix_spelling(name):
-            if must_spell:
-                raise InvalidName(f"an origin cannot hold the name {name!r}")
-            raise Absent(f"{name!r}: no such file or directory")
-        return join(directory, name)
 
     def _check_writable(self) -> None:
         if self.options.read_only:
             raise ReadOnly("the mount is read-only")
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        token = _acting.set(self)
-        try:
-            yield
-        finally:
-            _acting.reset(token)
-
     async def _inherited(self, parent: int, caller: Caller) -> tuple[int, int]:
         """Group of a new name, and the mode bit that a directory inherits: a set-group-id directory hands both down."""
-        entry = await self._namespace.getattr(self._inode(parent))
+        entry = await self._namespace.getattr(self._nodes.inode(parent))
         if entry.mode & stat.S_ISGID:
             return entry.gid, stat.S_ISGID
         return caller.gid, 0
 
-    async def _mode_without_privileges(self, inode: int) -> int | None:
-        """The mode that is left when a file changes hands, None when nothing changes."""
-        entry = await self._namespace.getattr(inode)
-        if entry.kind is not Kind.FILE or not entry.mode & _PRIVILEGE_BITS:
-            return None
-        dropped = stat.S_ISUID
-        if entry.mode & stat.S_IXGRP:  # without group execution the bit has another meaning (mandatory locking)
-            dropped |= stat.S_ISGID
-        return entry.mode & ~dropped
-
     async def _kill_privileges(self, inode: int) -> None:
-        mode = await self._mode_without_privileges(inode)
-        self._privileged.discard(inode)
+        mode = without_privileges(await self._namespace.getattr(inode))
+        self._nodes.privileged.discard(inode)
         if mode is not None:
-            with self._changing():
+            with self.notices.acting():
                 await self._namespace.setattr(inode, mode=mode)
 
     def _wrote(self, inode: int) -> None:
@@ -451,18 +359,3 @@ class Vfs:
         verdict = self._pages.opened(entry.inode, content_of(entry))
         number = self._handles.add(handle, caller, direct_io=verdict.direct_io)
         return OpenOut(number, verdict.keep_cache, verdict.direct_io)
-
-    def _attr(self, entry: Entry) -> Attr:
-        if entry.mode & _PRIVILEGE_BITS and entry.kind is Kind.FILE:
-            self._privileged.add(entry.inode)
-        return attr_of(entry, self._node(entry.inode), self.options.timeout_s)
-
-    def _entry_out(self, entry: Entry) -> EntryOut:
-        return EntryOut(self._attr(entry), self.options.timeout_s)
-
-    def _listed(self, entry: Entry) -> EntryOut:
-        """A directory line. Where a listing did not tell mode and owner, the kernel must ask before it uses them."""
-        answer = self._entry_out(entry)
-        if entry.attributes_known or not self.options.posix_metadata or entry.kind is Kind.DIRECTORY:
-            return answer
-        return EntryOut(answer.attr._replace(timeout_s=0.0), 0.0)

@@ -1,0 +1,81 @@
+"""How the kernel names things: node ids, the keys behind them, and entries as it wants them told."""
+
+from __future__ import annotations
+
+import stat
+
+from tiercache.engine.namespace import Namespace
+from tiercache.errors import Absent, InvalidName, NameTooLong
+from tiercache.fuse.attributes import MAX_NAME_BYTES, Attr, EntryOut, attr_of
+from tiercache.fuse.options import MountOptions
+from tiercache.model import Entry, Key, Kind, has_posix_spelling, join
+
+ROOT_NODE = 1
+"""The kernel's name for the root of a mount."""
+
+PRIVILEGE_BITS = stat.S_ISUID | stat.S_ISGID
+
+
+class Nodes:
+    """Node ids are the catalog's inode ids, which are persisted and never reused, except that the kernel calls the
+    root 1: the two ids swap places."""
+
+    def __init__(self, namespace: Namespace, root_key: Key, *, root_inode: int, options: MountOptions) -> None:
+        self._namespace = namespace
+        self.root_key = root_key
+        self.root_inode = root_inode
+        self._options = options
+        self.privileged: set[int] = set()
+        """Inodes with set-user-id or set-group-id bits, as far as the kernel was told: a write must clear them."""
+
+    def inode(self, node: int) -> int:
+        if node == ROOT_NODE:
+            return self.root_inode
+        return ROOT_NODE if node == self.root_inode else node
+
+    node = inode  # swapping two ids is its own inverse
+
+    def key(self, node: int) -> Key:
+        """The present key of a node; Absent when it has none."""
+        return self.root_key if node == ROOT_NODE else self._namespace.key_of(self.inode(node))
+
+    def child(self, parent: int, name: bytes) -> Key:
+        """The key of a name that is to be made or removed."""
+        key = self.key(parent)
+        if len(name) > MAX_NAME_BYTES:
+            raise NameTooLong(f"a name has at most {MAX_NAME_BYTES} bytes")
+        if not has_posix_spelling(name):
+            raise InvalidName(f"an origin cannot hold the name {name!r}")
+        return join(key, name)
+
+    def known_child(self, parent: int, name: bytes) -> Key:
+        """The key of a name that is looked for: what no mount can show is absent."""
+        try:
+            return self.child(parent, name)
+        except InvalidName:
+            raise Absent(f"{name!r}: no such file or directory") from None
+
+    def attr(self, entry: Entry) -> Attr:
+        if entry.mode & PRIVILEGE_BITS and entry.kind is Kind.FILE:
+            self.privileged.add(entry.inode)
+        return attr_of(entry, self.node(entry.inode), self._options.timeout_s)
+
+    def entry_out(self, entry: Entry) -> EntryOut:
+        return EntryOut(self.attr(entry), self._options.timeout_s)
+
+    def listed(self, entry: Entry) -> EntryOut:
+        """A directory line. Where a listing did not tell mode and owner, the kernel must ask before it uses them."""
+        answer = self.entry_out(entry)
+        if entry.attributes_known or not self._options.posix_metadata or entry.kind is Kind.DIRECTORY:
+            return answer
+        return EntryOut(answer.attr._replace(timeout_s=0.0), 0.0)
+
+
+def without_privileges(entry: Entry) -> int | None:
+    """The mode that is left when a file changes hands or is written; None when nothing has to change."""
+    if entry.kind is not Kind.FILE or not entry.mode & PRIVILEGE_BITS:
+        return None
+    dropped = stat.S_ISUID
+    if entry.mode & stat.S_IXGRP:  # without group execution the bit has another meaning (mandatory locking)
+        dropped |= stat.S_ISGID
+    return entry.mode & ~dropped
