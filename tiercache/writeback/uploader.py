@@ -27,7 +27,15 @@ from tiercache.writeback.attempt import Attempt, UploadCancelled
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.queue import UploadQueue
 from tiercache.writeback.retry import Backoff, Failure
-from tiercache.writeback.succession import based_on, committed_stat, inherit, one_line, retraction_of
+from tiercache.writeback.succession import (
+    based_on,
+    committed_stat,
+    inherit,
+    is_being_written_after,
+    is_newer,
+    one_line,
+    retraction_of,
+)
 from tiercache.writeback.upload import Clash, Damaged, Outcome, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
@@ -346,7 +354,7 @@ class Uploader:
             for other in self._journal.at(*record.lane)
             if is_newer(other, record) and other.state is StagedState.SEALED
         ]
-        return max(newer, key=lambda other: (other.sealed_ns, other.id), default=None)
+        return max(newer, key=lambda other: other.rank, default=None)
 
     def _overtaken(self, record: StagedRecord) -> list[StagedRecord]:
         """Sealed files that had the name before ``record``, and whose turn came after it: they must never go up."""

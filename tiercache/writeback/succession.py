@@ -1,0 +1,60 @@
+"""What one record's end means for another: the retraction it leaves, and what the next one of the name stands on."""
+
+from __future__ import annotations
+
+from tiercache.errors import Lost
+from tiercache.journal import ConditionKind, StagedRecord
+from tiercache.model import Kind, ObjectStat, StagedState
+
+
+def committed_stat(record: StagedRecord) -> ObjectStat:
+    """What the origin confirmed, from the journal alone."""
+    return ObjectStat(
+        record.key,
+        Kind.FILE,
+        record.size_bytes,
+        record.committed_etag,
+        record.committed_ns,
+        record.attributes,
+        upload_id=record.upload_id,
+    )
+
+
+def is_newer(other: StagedRecord, record: StagedRecord) -> bool:
+    """Whether ``other`` holds a later state of the name: the one that took the name later, whenever it was opened."""
+    return other.published and other.rank > record.rank
+
+
+def is_being_written_after(other: StagedRecord, record: StagedRecord) -> bool:
+    """Whether a client that has not closed ``other`` yet opened it when ``record`` was there to build on."""
+    return not other.published and other.id > record.id
+
+
+def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0) -> StagedRecord:
+    """The duty that an unwanted upload of ``record`` leaves behind."""
+    return record._replace(
+        id=new_id, state=StagedState.CANCELLED, replaced_by=replaced_by, committed_etag="", last_error=""
+    )
+
+
+def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
+    """``newer`` was made from the bytes of ``older``, which never go up: it stands on what those stood on."""
+    if newer.condition is not ConditionKind.IF_MATCH:
+        return newer
+    return newer._replace(condition=older.condition, base_etag=older.base_etag)
+
+
+def based_on(newer: StagedRecord, committed: StagedRecord, stat: ObjectStat) -> StagedRecord:
+    """``newer`` follows ``committed`` under the same name: what it must find at the origin is the new version."""
+    if newer.condition is ConditionKind.IF_ABSENT and newer.inode == committed.inode:
+        return newer._replace(condition=ConditionKind.IF_MATCH, base_etag=stat.etag)
+    if newer.condition is ConditionKind.IF_ABSENT:
+        return newer
+    return newer._replace(base_etag=stat.etag)
+
+
+def one_line(error: Exception) -> str:
+    if isinstance(error, Lost):
+        return str(error)
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
