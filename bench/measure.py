@@ -1,0 +1,112 @@
+"""The timed loops. A worker's clock runs only while the target works: checking what came is never part of the time."""
+
+from __future__ import annotations
+
+import gc
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import xxhash
+
+from tiercache.bench.dataset import Piece, digest_of
+from tiercache.bench.sessions import Session
+from tiercache.errors import TierCacheError
+
+
+class Timed(NamedTuple):
+    """What one worker measured."""
+
+    latencies_ns: bytes
+    """An ``array("q")``, one of each request."""
+    moved_bytes: int
+    cpu_ns: int
+    """Processor time of the worker process (all its threads) during the requests."""
+
+
+class Stopwatch:
+    """Runs while a target works."""
+
+    def __init__(self) -> None:
+        gc.collect()  # not in the middle of somebody's turn
+        self._latencies = array("q")
+        self._cpu_ns = 0
+        self.moved_bytes = 0
+
+    def time(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        cpu_ns = time.process_time_ns()
+        begin_ns = time.perf_counter_ns()
+        answer = call(argument)
+        self._latencies.append(time.perf_counter_ns() - begin_ns)
+        self._cpu_ns += time.process_time_ns() - cpu_ns
+        return answer
+
+    def result(self) -> Timed:
+        return Timed(self._latencies.tobytes(), self.moved_bytes, self._cpu_ns)
+
+
+def read_pieces(session: Session, pieces: Iterable[Piece]) -> Timed:
+    """Read each piece and compare it with its digest. TierCacheError at the first wrong byte."""
+    watch = Stopwatch()
+    for piece in pieces:
+        data = watch.time(session.read, piece)
+        if digest_of(data) != piece.digest:
+            raise TierCacheError(f"{piece.name}: {len(data)} bytes at {piece.offset} are not those that were stored")
+        watch.moved_bytes += len(data)
+    return watch.result()
+
+
+def save_parts(session: Session, name: str, parts: Sequence[memoryview], *, fsync: bool) -> Timed:
+    """Write a file; one request from open to close."""
+    watch = Stopwatch()
+    watch.time(lambda name: session.save(name, parts, fsync=fsync), name)
+    watch.moved_bytes = sum(map(len, parts))
+    return watch.result()
+
+
+def load_file(session: Session, name: str, size_bytes: int, digest: bytes, *, request_bytes: int) -> Timed:
+    """Read a file from beginning to end as one request; its digest is taken while the clock stands."""
+    watch = Stopwatch()
+    hasher = xxhash.xxh3_64()
+    for offset in range(0, size_bytes, request_bytes):
+        length = min(request_bytes, size_bytes - offset)
+        piece = Piece(name, offset, length, b"", whole=length == size_bytes)
+        hasher.update(watch.time(session.read, piece))
+        watch.moved_bytes += length
+    session.close()
+    if hasher.digest() != digest:
+        raise TierCacheError(f"{name}: what was loaded is not what was saved")
+    timed = watch.result()
+    total_ns = sum(array("q", timed.latencies_ns))
+    return timed._replace(latencies_ns=array("q", [total_ns]).tobytes())
+
+
+def stat_files(session: Session, sizes: Sequence[tuple[str, int]]) -> Timed:
+    """Ask for the size of each file."""
+    watch = Stopwatch()
+    for name, size_bytes in sizes:
+        found = watch.time(session.size, name)
+        if found != size_bytes:
+            raise TierCacheError(f"{name}: size {found} instead of {size_bytes}")
+    return watch.result()
+
+
+def list_directories(session: Session, expected: Sequence[tuple[str, frozenset[str]]]) -> Timed:
+    """List each directory."""
+    watch = Stopwatch()
+    for directory, names in expected:
+        found = watch.time(session.children, directory)
+        if set(found) != names:
+            raise TierCacheError(f"{directory}: {len(found)} names instead of {len(names)}")
+    return watch.result()
+
+
+def create_files(session: Session, names: Sequence[str], data: bytes) -> Timed:
+    """Create small files: open, write, close."""
+    watch = Stopwatch()
+    parts = [memoryview(data)]
+    for name in names:
+        watch.time(lambda name: session.save(name, parts, fsync=False), name)
+        watch.moved_bytes += len(data)
+    return watch.result()

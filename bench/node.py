@@ -1,0 +1,140 @@
+"""Our side of a run: a cache directory, its engine, and maybe a mount. A fresh one stands for a node that joins."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tiercache.bench.place import Place
+from tiercache.client import Client
+from tiercache.config import Config, load_config
+from tiercache.errors import TierCacheError
+
+_END_DEADLINE_S = 60.0
+_DRAIN_DEADLINE_S = 600.0
+FUSE_DEVICE = Path("/dev/fuse")
+
+
+class Node:
+    """Starts when entered; when left, it is unmounted and ended. Its cache directory stays until ``remove``."""
+
+    def __init__(
+        self, directory: Path, place: Place, *, profile: str, settings: Mapping[str, Any], mounted: bool = False
+    ) -> None:
+        """``settings`` as in the configuration file, for example ``{"ram.capacity": 0}``."""
+        self.directory = directory
+        self.place = place
+        self.profile = profile
+        self.settings: dict[str, Any] = {"engine.stop_drain_s": 0, **settings}
+        self.mountpoint: Path | None = directory / "mnt" if mounted else None
+        self.config: Config = load_config(None, {"cache_dir": str(self.cache_dir), **self.settings})
+        self._client = Client(self.config, mode="auto")
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.directory / "cache"
+
+    def __enter__(self) -> Node:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._client.status()  # starts the engine
+            if self.mountpoint is not None:
+                self._mount(self.mountpoint)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def restart(self, settings: Mapping[str, Any]) -> Node:
+        """Another node over the same cache directory with other settings. Leave this one before you enter it."""
+        mounted = self.mountpoint is not None
+        return Node(self.directory, self.place, profile=self.profile, settings=settings, mounted=mounted)
+
+    def status(self) -> dict[str, Any]:
+        """The engine's figures."""
+        return self._client.status()
+
+    def drain(self) -> None:
+        """Wait until the origin has everything. TierCacheError if that takes too long."""
+        answer = self._client.drain(_DRAIN_DEADLINE_S)
+        if answer["left"]:
+            raise TierCacheError(f"{len(answer['left'])} files did not reach the origin: {answer['errors']}")
+
+    def cache_files(self) -> Iterator[Path]:
+        """The files of the NVMe tier."""
+        return (path for path in (self.cache_dir / "nvme").rglob("*") if path.is_file())
+
+    def remove(self) -> None:
+        """Remove the cache directory and the RAM tier, after the engine's end."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.config.ram_directory, ignore_errors=True)
+
+    def _mount(self, mountpoint: Path) -> None:
+        mountpoint.mkdir(exist_ok=True)
+        settings = {
+            "client": "",
+            "options": self.place.engine_options,
+            "profile": self.profile,
+            "read_only": False,
+            "mount_options": {},
+        }
+        self._client.request("mount", url=self.place.url, mountpoint=str(mountpoint), settings=settings)
+
+    def _end(self) -> None:
+        pid = 0
+        with suppress(TierCacheError):
+            pid = int(self._client.status()["engine"]["pid"])
+            if self.mountpoint is not None:
+                self._client.request("umount", mountpoint=str(self.mountpoint), deadline_s=0.0, lazy=True)
+        with _ProcessEnd(pid) as ended:
+            with suppress(TierCacheError):  # it may be gone before its answer is read
+                self._client.stop()
+            self._client.close()
+            ended.wait()
+
+
+class _ProcessEnd:
+    """Waits for the end of a process that is not our child."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = -1
+        if pid:
+            with suppress(ProcessLookupError):
+                self._descriptor = os.pidfd_open(pid)
+
+    def __enter__(self) -> _ProcessEnd:
+        return self
+
+    def wait(self) -> None:
+        if self._descriptor >= 0 and not select.select([self._descriptor], [], [], _END_DEADLINE_S)[0]:
+            raise TierCacheError("the engine does not end")
+
+    def __exit__(self, *exc: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def why_no_mount() -> str:
+    """Why mounts cannot be measured here; empty if they can."""
+    from tiercache.fuse.mountpoint import helper
+
+    try:
+        os.close(os.open(FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return f"{FUSE_DEVICE} is missing"
+    except OSError as error:
+        return f"{FUSE_DEVICE} cannot be opened ({error.strerror})"
+    if os.geteuid() != 0 and helper() is None:
+        return "fusermount3 is missing"
+    return ""

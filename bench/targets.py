@@ -1,0 +1,96 @@
+"""What is measured, and against what each is compared."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiercache.bench.place import Place
+
+
+class Role(enum.StrEnum):
+    """What stands between the reader and the origin."""
+
+    ORIGIN = "origin"
+    """Nothing: each read goes to the origin."""
+    CACHED = "tiercache"
+    LOCAL = "local"
+    """No origin at all: a plain directory on the same disk as the cache, the limit."""
+
+
+class Call(enum.StrEnum):
+    """How a file is read."""
+
+    OPEN = "open().read()"
+    CAT = "cat_file()"
+    GET = "get()"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One row of the tables. ``kind`` says which session does it."""
+
+    name: str
+    kind: str
+    """``plain``, ``fsspec`` or ``obstore``."""
+    role: Role
+    call: Call
+    mounted: bool = False
+    origin_peer: str = ""
+    """The uncached target with the same call."""
+    local_peer: str = ""
+    """The same call on the plain directory."""
+
+
+class Setup(NamedTuple):
+    """All that a worker process needs to open a session."""
+
+    kind: str
+    call: Call
+    root: str
+    """Below it lie the names of the data set, spelled for this kind of session."""
+    protocol: str = ""
+    options: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    slow: bool = False
+    """Reads wait for the simulated disk."""
+
+
+PLAIN_OPEN = "local directory, open()"
+LOCAL_OPEN = "local directory, fsspec open()"
+LOCAL_CAT = "local directory, fsspec cat_file()"
+S3FS_OPEN = "s3fs open()"
+S3FS_CAT = "s3fs cat_file()"
+OBSTORE = "obstore get()"
+DIRECTORY = "origin directory, open()"
+MOUNT = "tiercache mount, open()"
+OURS_OPEN = "tiercache fsspec open()"
+OURS_CAT = "tiercache fsspec cat_file()"
+
+
+def targets_for(place: Place, *, mount: bool, calls: Sequence[Call] = tuple(Call)) -> list[Target]:
+    """Every target of an origin of this kind; ``calls`` leaves out those that a workload does not need."""
+    s3 = place.protocol == "s3"
+    open_peer, cat_peer = (S3FS_OPEN, S3FS_CAT) if s3 else (DIRECTORY, DIRECTORY)
+    found = []
+    if s3:
+        found += [
+            Target(S3FS_OPEN, "fsspec", Role.ORIGIN, Call.OPEN, local_peer=LOCAL_OPEN),
+            Target(S3FS_CAT, "fsspec", Role.ORIGIN, Call.CAT, local_peer=LOCAL_CAT),
+            Target(OBSTORE, "obstore", Role.ORIGIN, Call.GET, origin_peer=S3FS_CAT, local_peer=PLAIN_OPEN),
+        ]
+    else:
+        found += [Target(DIRECTORY, "plain", Role.ORIGIN, Call.OPEN, local_peer=PLAIN_OPEN)]
+    if mount:
+        found += [
+            Target(MOUNT, "plain", Role.CACHED, Call.OPEN, mounted=True, origin_peer=open_peer, local_peer=PLAIN_OPEN)
+        ]
+    found += [
+        Target(OURS_OPEN, "fsspec", Role.CACHED, Call.OPEN, origin_peer=open_peer, local_peer=LOCAL_OPEN),
+        Target(OURS_CAT, "fsspec", Role.CACHED, Call.CAT, origin_peer=cat_peer, local_peer=LOCAL_CAT),
+        Target(LOCAL_OPEN, "fsspec", Role.LOCAL, Call.OPEN, origin_peer=open_peer),
+        Target(LOCAL_CAT, "fsspec", Role.LOCAL, Call.CAT, origin_peer=cat_peer),
+        Target(PLAIN_OPEN, "plain", Role.LOCAL, Call.OPEN, origin_peer=open_peer),
+    ]
+    return [target for target in found if target.call in calls]
