@@ -1,0 +1,165 @@
+"""``tiercache bench``: cached against uncached, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tiercache.bench.run import Plan, run
+from tiercache.bench.slowness import parse_slowness
+from tiercache.bench.table import print_report
+from tiercache.bench.workloads import SUITES
+from tiercache.errors import ConfigError
+
+QUICK_SCALE = 0.02
+QUICK_ROUNDS = 2
+DEFAULT_ROUNDS = 5
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run what the arguments say; the exit status. TierCacheError as everywhere."""
+    options = _parser().parse_args(list(argv))
+    outputs = _outputs(options)
+    _check_outputs(outputs)
+    signal.signal(signal.SIGTERM, end_orderly)
+    with work_directory(options.work_dir) as directory:
+        report = run(_plan(options), directory)
+    print_report(report)
+    for kind, path in outputs.items():
+        write_output(report, kind, path)
+        print(f"wrote {path}")
+    return 0
+
+
+def end_orderly(number: int, frame: object) -> NoReturn:
+    """A signal handler: leave nothing mounted, running or lying about."""
+    sys.exit(128 + number)
+
+
+@contextmanager
+def work_directory(parent: str | None) -> Iterator[Path]:
+    """A new directory for caches and local copies, removed afterwards. Not in /tmp, which may be in memory."""
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="tiercache-bench-", dir=parent or "/var/tmp"))
+    except OSError as error:
+        raise ConfigError(f"--work-dir: {error.filename or parent}: {error.strerror}") from None
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def write_output(report: Any, kind: str, path: Path) -> None:
+    """Write the report as ``json``, ``html`` or ``png``."""
+    if kind == "json":
+        report.write_json(path)
+    elif kind == "html":
+        from tiercache.bench.page import write_page
+
+        write_page(report, path)
+    else:
+        from tiercache.bench.plots import write_png
+
+        write_png(report, path)
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    names = list(SUITES) if options.workload == "all" else [options.workload]
+    workloads = [workload for name in names for workload in SUITES[name]]
+    scale = options.scale * (QUICK_SCALE if options.quick else 1.0)
+    if scale != 1.0:
+        workloads = [workload.scaled(scale) for workload in workloads]
+    return Plan(
+        title=f"tiercache bench {options.workload}",
+        workloads=tuple(workloads),
+        origin=options.origin,
+        origin_options=_pairs("--option", options.option),
+        slowness=parse_slowness(options.simulate_origin) if options.simulate_origin else None,
+        rounds=options.rounds or (QUICK_ROUNDS if options.quick else DEFAULT_ROUNDS),
+        mount=not options.no_mount,
+        settings=_pairs("--set", options.set),
+    )
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for pair in given:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise ConfigError(f"{option}: {pair!r} is not NAME=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _outputs(options: argparse.Namespace) -> dict[str, Path]:
+    given = {"json": options.json, "html": options.html, "png": options.png}
+    return {kind: Path(path) for kind, path in given.items() if path}
+
+
+def _check_outputs(outputs: dict[str, Path]) -> None:
+    """Before an hour of work, not after it."""
+    for path in outputs.values():
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a directory; give the name of a file")
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"{path}: there is no directory {path.absolute().parent}")
+    if {"html", "png"} & outputs.keys():
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            raise ConfigError("plots need matplotlib: pip install 'tiercache-fs[bench]'") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tiercache bench",
+        description="Measure tiercache against the uncached origin and against a plain local directory, in one run. "
+        "Every read is checked against a digest. Without --origin a local S3 server is started.",
+    )
+    add = parser.add_argument
+    add("workload", choices=[*SUITES, "all"], help="what to measure")
+    add(
+        "--origin",
+        metavar="URL",
+        default="",
+        help="s3://BUCKET/PREFIX or a directory; works in a new folder there",
+    )
+    add("--option", metavar="NAME=VALUE", action="append", default=[], help="of the S3 client, such as endpoint_url=…")
+    add(
+        "--simulate-origin",
+        metavar="SPEC",
+        default="",
+        help="a slower origin: latency=10ms,bandwidth=100MB/s[,serial=yes]",
+    )
+    add("--scale", type=_positive(float), default=1.0, metavar="FACTOR", help="more or less data and requests")
+    add("--quick", action="store_true", help="small data and few rounds: does it run at all?")
+    add("--rounds", type=_positive(int), default=None, metavar="N", help=f"default {DEFAULT_ROUNDS}")
+    add("--work-dir", metavar="DIR", default=None, help="where caches and local copies go; default /var/tmp")
+    add("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting of the engine: ram.capacity=1GiB")
+    add("--no-mount", action="store_true", help="leave the mount out")
+    add("--json", metavar="FILE", default="", help="all figures, each round's too")
+    add("--html", metavar="FILE", default="", help="a page with plots, in one file")
+    add("--png", metavar="FILE", default="", help="the plots")
+    return parser
+
+
+def _positive(kind: type[float] | type[int]) -> Any:
+    def parse(text: str) -> float | int:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse

@@ -1,0 +1,94 @@
+"""Figures as people read them: which columns a workload has, and how a number is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tiercache.bench.results import Phase, Ratio, Row
+from tiercache.bench.workloads import Naming, Reading, Saving, Workload
+
+NOTHING = "–"
+
+SOURCE_NAMES = {"kernel": "page cache", "ram": "RAM", "nvme": "NVMe", "origin": "origin"}
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    help: str
+    text: Callable[[Row], str]
+
+
+def columns(workload: Workload) -> list[Column]:
+    """The columns after the target's name."""
+    match workload:
+        case Reading():
+            unit = "reads/s" if workload.request_bytes else "files/s"
+            rates = [
+                Column(unit, "median over the rounds", lambda row: number(row.rate_per_s)),
+                Column("MB/s", "10⁶ bytes in a second", lambda row: number(row.bytes_per_s / 1e6)),
+            ]
+        case Saving():
+            rates = [
+                Column("time", "of the whole file, median over the rounds", lambda row: duration(1 / row.rate_per_s)),
+                Column("MB/s", "10⁶ bytes in a second", lambda row: number(row.bytes_per_s / 1e6)),
+            ]
+        case Naming():
+            rates = [Column("ops/s", "median over the rounds", lambda row: number(row.rate_per_s))]
+    latencies = [
+        Column("p50", "latency of one request", lambda row: duration(row.p50_s)),
+        Column("p99", "latency of one request", lambda row: duration(row.p99_s)),
+    ]
+    return [
+        *rates,
+        *([] if isinstance(workload, Saving) else latencies),
+        Column("CPU", "of the reading process for one request, all its threads", lambda row: duration(row.cpu_s)),
+        Column(
+            "× origin",
+            "as fast as the same call on the origin",
+            lambda row: ratio(row.against_origin),
+        ),
+        Column("× local", "as fast as the same call on a local directory", lambda row: ratio(row.against_local)),
+        Column("bytes came from", "by the engine's metrics", sources),
+        Column("origin requests", "per request of the reader", lambda row: per_request(row.origin_requests)),
+    ]
+
+
+def number(value: float) -> str:
+    """Three digits, thousands apart."""
+    if value >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}".replace(",", " ")
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """``12 µs``, ``3.4 ms``, ``1.2 s``."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s"
+
+
+def ratio(value: Ratio | None) -> str:
+    """``12.3 ×``."""
+    return NOTHING if value is None else f"{number(value.median)} ×"
+
+
+def sources(row: Row) -> str:
+    """``RAM 100 %``; what is under half a percent is left out."""
+    found = sorted(row.sources.items(), key=lambda item: -item[1])
+    texts = [f"{SOURCE_NAMES[name]} {share * 100:.0f} %" for name, share in found if share >= 0.005]
+    return ", ".join(texts) or NOTHING
+
+
+def per_request(value: float | None) -> str:
+    """Two digits after the point."""
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def heading(phase: Phase) -> str:
+    """A phase at the beginning of a line."""
+    return phase.value[0].upper() + phase.value[1:]

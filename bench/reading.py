@@ -1,0 +1,136 @@
+"""Run a reading workload: cold, warm and disk-warm, all targets in turn in each round."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from tiercache.bench.dataset import DataSet, Piece, generate, shuffled
+from tiercache.bench.node import Node
+from tiercache.bench.place import Place
+from tiercache.bench.results import Phase
+from tiercache.bench.stage import Stage
+from tiercache.bench.targets import Role, Target, targets_for
+from tiercache.bench.workloads import Order, Reading
+
+WARM_TURNS = 3
+"""Warm rounds are this many times as many, because they are short, and cost nothing but their time."""
+
+DISK_SETTINGS = {"ram.capacity": 0}
+
+
+def run_reading(stage: Stage, workload: Reading) -> None:
+    """All phases. The data set is generated and uploaded unless it is on the stage already."""
+    if workload.dataset not in stage.datasets:
+        directory = stage.work_directory / "local" / workload.dataset
+        told = stage.progress.moving("generating", workload.files * workload.median_bytes)
+        add_dataset(stage, workload, generate(workload, directory, told))
+    _Run(stage, workload, stage.datasets[workload.dataset]).run()
+
+
+def add_dataset(stage: Stage, workload: Reading, dataset: DataSet) -> None:
+    """Upload a data set for the workload and those that share it."""
+    stage.place.below(dataset.name).upload(dataset, stage.progress.moving("uploading", dataset.total_bytes))
+    os.sync()  # the server's dirty pages could not be dropped
+    stage.datasets[workload.dataset] = dataset
+
+
+class _Run:
+    def __init__(self, stage: Stage, workload: Reading, dataset: DataSet) -> None:
+        self.stage = stage
+        self.workload = workload
+        self.dataset = dataset
+        self.place: Place = stage.place.below(dataset.name)
+        self.targets = targets_for(stage.place, mount=stage.mount)
+        self.warm_rounds = stage.rounds * (1 if workload.request_bytes else WARM_TURNS)
+
+    def run(self) -> None:
+        rounds = self.stage.rounds + self.warm_rounds + self.stage.rounds
+        self.stage.progress.expect(rounds * len(self.targets))
+        self._cold()
+        node = self.stage.new_node(self.place, profile="dataset")
+        try:
+            with node:
+                self._warm(node)
+            # Over the same cache directory: what it holds survives the end of an engine.
+            with node.restart({**self.stage.settings, **DISK_SETTINGS}) as node:
+                self._disk_warm(node)
+        finally:
+            node.remove()
+
+    # -- phases -----------------------------------------------------------------------------------
+
+    def _cold(self) -> None:
+        for number in range(self.stage.rounds):
+            pieces = self._pieces(number, self.workload.origin_requests, repeat=False)
+            for target in self.stage.rotated(self.targets, number):
+                with ExitStack() as stack:
+                    node = None
+                    if target.role is Role.CACHED:
+                        node = stack.enter_context(self.stage.fresh_node(self.place, profile="dataset"))
+                    session = stack.enter_context(self._session(target, node))
+                    self._epoch(Phase.COLD, target, session, number, pieces, node)
+
+    def _warm(self, node: Node) -> None:
+        with ExitStack() as stack:
+            sessions = self._opened(stack, node)
+            for number in range(self.warm_rounds):
+                for target in self.stage.rotated(self.targets, number):
+                    pieces = self._pieces(number, self._requests(target), repeat=True)
+                    self._epoch(Phase.WARM, target, sessions[target.name], number, pieces, node)
+
+    def _disk_warm(self, node: Node) -> None:
+        with ExitStack() as stack:
+            sessions = self._opened(stack, node)
+            for number in range(self.stage.rounds):
+                for target in self.stage.rotated(self.targets, number):
+                    # No piece twice: the second time it would come from memory.
+                    pieces = self._pieces(number, self._requests(target), repeat=False)
+                    self._epoch(Phase.DISK_WARM, target, sessions[target.name], number, pieces, node)
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _opened(self, stack: ExitStack, node: Node) -> dict[str, str]:
+        """A session of each target, and a first epoch that fills what there is to fill. It checks every byte too."""
+        sessions = {}
+        for target in self.targets:
+            session = stack.enter_context(self._session(target, node))
+            self.stage.progress.say(f"{self.workload.name}: filling, {target.name}")
+            pieces = self.dataset.pieces
+            if target.role is Role.ORIGIN:
+                pieces = pieces[: self.workload.origin_requests]
+            self.stage.pool.read(session, pieces, workers=self.workload.workers)
+            sessions[target.name] = session
+        return sessions
+
+    @contextmanager
+    def _session(self, target: Target, node: Node | None) -> Iterator[str]:
+        with self.stage.session(
+            target, self.place, self.dataset.directory, node, workers=self.workload.workers
+        ) as session:
+            self.stage.pool.call(session, "prepare", workers=self.workload.workers)
+            yield session
+
+    def _requests(self, target: Target) -> int:
+        return self.workload.origin_requests if target.role is Role.ORIGIN else self.workload.requests
+
+    def _pieces(self, number: int, wanted: int, *, repeat: bool) -> list[Piece]:
+        """What a round reads: the same for all targets, only less of it from the origin."""
+        order = list(self.dataset.pieces)
+        if self.workload.order is Order.RANDOM:
+            order = shuffled(order, f"{self.workload.seed} {number}")
+        return list(itertools.islice(itertools.cycle(order), wanted)) if repeat else order[:wanted]
+
+    def _epoch(
+        self, phase: Phase, target: Target, session: str, number: int, pieces: list[Piece], node: Node | None
+    ) -> None:
+        stage, workers = self.stage, self.workload.workers
+        stage.progress.say(f"{self.workload.name}, {phase}, round {number + 1}: {target.name}")
+        ours = node if target.role is Role.CACHED else None
+        resident = None if phase is Phase.WARM else stage.drop(target, self.dataset, ours)
+        before = stage.before(ours)
+        timed = stage.pool.read(session, pieces, workers=workers)
+        stage.pool.call(session, "settle", workers=workers)
+        stage.record(self.workload.name, phase, target, number, timed, before=before, resident_before=resident)

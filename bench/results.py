@@ -1,0 +1,249 @@
+"""What was measured, and the figures made of it."""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiercache.bench.measure import Timed
+from tiercache.bench.proxy import Traffic
+from tiercache.bench.targets import Role, Target
+
+
+class Phase(enum.StrEnum):
+    """Where the bytes are when they are asked for."""
+
+    COLD = "cold"
+    WARM = "warm"
+    DISK_WARM = "disk-warm"
+    SAVE = "save"
+    DELIVER = "save, until the origin has it"
+    LOAD = "load, same node"
+    LOAD_FRESH = "load, fresh node"
+    LIST_COLD = "list a directory, cold"
+    LIST_WARM = "list a directory, warm"
+    STAT_COLD = "stat a name, cold"
+    STAT_WARM = "stat a name, warm"
+    CREATE = "create, write 4 KiB, close"
+
+
+MEANINGS: dict[Phase, str] = {
+    Phase.COLD: "nothing cached; page cache dropped, also the origin's and the local directory's",
+    Phase.WARM: "everything was read once before; bytes in memory",
+    Phase.DISK_WARM: "everything in the NVMe tier, no RAM tier, page cache dropped: the disk answers",
+    Phase.SAVE: "from open to the end of close",
+    Phase.DELIVER: "the same, and then until the upload has ended",
+    Phase.LOAD: "by the node that saved it",
+    Phase.LOAD_FRESH: "by a node that has nothing of it; page cache dropped",
+    Phase.LIST_COLD: "nothing known yet",
+    Phase.LIST_WARM: "asked before",
+    Phase.STAT_COLD: "nothing known yet",
+    Phase.STAT_WARM: "asked before",
+    Phase.CREATE: "new small files, one after the other",
+}
+
+
+class TierUse(NamedTuple):
+    """How the engine answered during some epochs: figures of its metrics, as a difference."""
+
+    ram_hits: float = 0
+    nvme_hits: float = 0
+    misses: float = 0
+    ram_bytes: float = 0
+    nvme_bytes: float = 0
+    origin_requests: float = 0
+    origin_bytes: float = 0
+
+    @classmethod
+    def of(cls, status: dict[str, Any]) -> TierUse:
+        """The figures so far."""
+        figures = status["metrics"]
+        hits, read_bytes = figures.get("hits_total", {}), figures.get("read_bytes_total", {})
+        return cls(
+            ram_hits=hits.get("ram", 0),
+            nvme_hits=hits.get("nvme", 0),
+            misses=figures.get("misses_total", 0),
+            ram_bytes=read_bytes.get("ram", 0),
+            nvme_bytes=read_bytes.get("nvme", 0),
+            origin_requests=sum(figures.get("origin_requests_total", {}).values()),
+            origin_bytes=figures.get("origin_bytes_total", {}).get("read", 0),
+        )
+
+    def plus(self, other: TierUse) -> TierUse:
+        return TierUse(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def minus(self, other: TierUse) -> TierUse:
+        return TierUse(*(a - b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One target's turn in one round."""
+
+    workload: str
+    phase: Phase
+    target: Target
+    round: int
+    latencies_ns: array[int]
+    moved_bytes: int
+    busy_s: float
+    """Time during which the slowest worker waited for the target."""
+    cpu_s: float
+    use: TierUse | None = None
+    traffic: Traffic | None = None
+    """What went through the simulated line."""
+    resident_before: float | None = None
+    """Share of the pages that were in the page cache before, by mincore."""
+
+    @property
+    def requests(self) -> int:
+        return len(self.latencies_ns)
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.requests / self.busy_s
+
+
+def epoch_of(workload: str, phase: Phase, target: Target, number: int, timed: Sequence[Timed], **more: Any) -> Epoch:
+    """Join what the workers measured."""
+    all_latencies = array("q")
+    busy_ns = 0
+    for worker in timed:
+        latencies = array("q", worker.latencies_ns)
+        busy_ns = max(busy_ns, sum(latencies))
+        all_latencies.extend(latencies)
+    return Epoch(
+        workload,
+        phase,
+        target,
+        number,
+        all_latencies,
+        sum(worker.moved_bytes for worker in timed),
+        busy_ns / 1e9,
+        sum(worker.cpu_ns for worker in timed) / 1e9,
+        **more,
+    )
+
+
+class Ratio(NamedTuple):
+    """How many times as fast as another target in the same rounds."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One target in one phase of one workload: medians over the rounds."""
+
+    workload: str
+    phase: Phase
+    target: Target
+    rounds: int
+    requests: int
+    """Of one round."""
+    rate_per_s: float
+    rate_lowest_per_s: float
+    rate_highest_per_s: float
+    bytes_per_s: float
+    p50_s: float
+    p99_s: float
+    cpu_s: float
+    """Of one request, in the reading process."""
+    against_origin: Ratio | None
+    against_local: Ratio | None
+    sources: dict[str, float]
+    """Share of the bytes by what answered: ``kernel``, ``ram``, ``nvme``, ``origin``; empty where nobody counts."""
+    origin_requests: float | None
+    """Per request of the reader; None where nobody counts."""
+    resident_before: float | None
+
+
+def rows_of(epochs: Iterable[Epoch]) -> list[Row]:
+    """The rows in the order in which workloads, phases and targets came."""
+    groups: dict[tuple[str, Phase], dict[str, list[Epoch]]] = {}
+    for epoch in epochs:
+        groups.setdefault((epoch.workload, epoch.phase), {}).setdefault(epoch.target.name, []).append(epoch)
+    return [
+        _row(epochs_of_target, by_target) for by_target in groups.values() for epochs_of_target in by_target.values()
+    ]
+
+
+def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
+    first = epochs[0]
+    latencies = sorted(latency for epoch in epochs for latency in epoch.latencies_ns)
+    requests = sum(epoch.requests for epoch in epochs)
+    rates = [epoch.rate_per_s for epoch in epochs]
+    known = [epoch.resident_before for epoch in epochs if epoch.resident_before is not None]
+    return Row(
+        first.workload,
+        first.phase,
+        first.target,
+        len(epochs),
+        first.requests,
+        statistics.median(rates),
+        min(rates),
+        max(rates),
+        statistics.median(epoch.moved_bytes / epoch.busy_s for epoch in epochs),
+        _quantile(latencies, 0.50) / 1e9,
+        _quantile(latencies, 0.99) / 1e9,
+        sum(epoch.cpu_s for epoch in epochs) / requests,
+        _ratio(epochs, by_target.get(first.target.origin_peer, [])),
+        _ratio(epochs, by_target.get(first.target.local_peer, [])),
+        sources_of(epochs),
+        _origin_requests(epochs),
+        max(known) if known else None,
+    )
+
+
+def _ratio(epochs: list[Epoch], others: list[Epoch]) -> Ratio | None:
+    """Round by round, so that what slows the whole machine for a while slows both."""
+    rates = {epoch.round: epoch.rate_per_s for epoch in others}
+    ratios = [epoch.rate_per_s / rates[epoch.round] for epoch in epochs if epoch.round in rates]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
+
+
+def _quantile(ordered: Sequence[int], share: float) -> float:
+    return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
+
+
+def sources_of(epochs: Sequence[Epoch]) -> dict[str, float]:
+    """Shares of the bytes by what answered.
+
+    A client's hits are counted as files, so the bytes that did not come from the origin are shared out by them; what a
+    mount's engine never saw came from the kernel's page cache.
+    """
+    uses = [epoch.use for epoch in epochs if epoch.use is not None]
+    total = sum(epoch.moved_bytes for epoch in epochs)
+    if not uses or not total:
+        return {}
+    use = TierUse()
+    for each in uses:
+        use = use.plus(each)
+    # Read-ahead may fetch more than was asked for.
+    origin = min(use.origin_bytes, total)
+    rest = total - origin
+    if epochs[0].target.mounted:
+        ram, nvme = min(use.ram_bytes, rest), min(use.nvme_bytes, rest)
+        found = {"kernel": max(rest - ram - nvme, 0.0), "ram": ram, "nvme": nvme, "origin": origin}
+    else:
+        hits = use.ram_hits + use.nvme_hits
+        ram = rest * (use.ram_hits / hits) if hits else 0.0
+        found = {"ram": ram, "nvme": rest - ram, "origin": origin}
+    return {name: value / total for name, value in found.items()}
+
+
+def _origin_requests(epochs: Sequence[Epoch]) -> float | None:
+    requests = sum(epoch.requests for epoch in epochs)
+    if epochs[0].target.role is Role.LOCAL:
+        return None
+    if epochs[0].use is not None:
+        return sum(epoch.use.origin_requests for epoch in epochs if epoch.use) / requests
+    if epochs[0].traffic is not None:
+        return sum(epoch.traffic.requests for epoch in epochs if epoch.traffic) / requests
+    return None

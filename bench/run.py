@@ -1,0 +1,147 @@
+"""One run: make the place, start the workers, run the workloads, tell what must be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiercache.bench.machine import describe_machine, filesystem_of, is_busy
+from tiercache.bench.naming import run_naming
+from tiercache.bench.node import why_no_mount
+from tiercache.bench.place import Place, make_place
+from tiercache.bench.pool import WorkerPool
+from tiercache.bench.progress import show_progress
+from tiercache.bench.reading import run_reading
+from tiercache.bench.report import Report, make_report
+from tiercache.bench.results import Phase
+from tiercache.bench.saving import run_saving
+from tiercache.bench.slowness import SlowDisk, Slowness
+from tiercache.bench.stage import Stage
+from tiercache.bench.targets import Role
+from tiercache.bench.workloads import Naming, Reading, Saving, Workload
+from tiercache.config.limits import memory_limit_bytes
+from tiercache.units import format_size
+
+BUSY = "Others were using this machine when the run began: trust the ratios more than the figures."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the command line asks for."""
+
+    title: str
+    workloads: tuple[Workload, ...]
+    origin: str = ""
+    """Empty: an S3 server of our own."""
+    origin_options: Mapping[str, Any] = field(default_factory=dict)
+    slowness: Slowness | None = None
+    rounds: int = 5
+    mount: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None = None) -> Report:
+    """Run a plan. ``directory`` is empty and on the disk that is to be measured.
+
+    ``prepare`` may put data sets of its own onto the stage before the workloads run.
+    """
+    machine = describe_machine(directory)
+    busy = is_busy()
+    no_mount = why_no_mount() if plan.mount else "switched off"
+    workers = max((workload.workers for workload in plan.workloads if isinstance(workload, Reading)), default=1)
+    disk = SlowDisk(plan.slowness) if plan.slowness else None
+    with (
+        show_progress() as progress,
+        make_place(plan.origin, plan.origin_options, slowness=plan.slowness, work_directory=directory) as place,
+        WorkerPool(workers, disk) as pool,
+    ):
+        stage = Stage(place, pool, directory, progress, plan.rounds, mount=not no_mount, settings=plan.settings)
+        if prepare is not None:
+            prepare(stage)
+        for workload in plan.workloads:
+            run_workload(stage, workload)
+        notes = [
+            *_about_place(place),
+            *([f"No mount was measured: {no_mount}."] if no_mount else []),
+            *([BUSY] if busy else []),
+            *stage.notes,
+            *stage_notes(stage, directory),
+        ]
+    return make_report(
+        plan.title,
+        plan.workloads,
+        stage.epochs,
+        settings=_settings(plan, place),
+        machine=machine,
+        notes=notes,
+    )
+
+
+def run_workload(stage: Stage, workload: Workload) -> None:
+    """Run one workload of any kind."""
+    match workload:
+        case Reading():
+            run_reading(stage, workload)
+        case Saving():
+            run_saving(stage, workload)
+        case Naming():
+            run_naming(stage, workload)
+
+
+def stage_notes(stage: Stage, directory: Path) -> Iterator[str]:
+    """What a reader of the figures must know."""
+    yield (
+        "All targets take turns in each round; figures are medians over the rounds, ratios are medians of the ratios "
+        "within a round. Every read was compared with a digest while the clock stood."
+    )
+    yield stage.page_cache.how
+    if (shares := _resident_shares(stage)) is not None:
+        yield (
+            f"Proof (mincore): before a cold or disk-warm epoch at most {shares * 100:.1f} % of the pages of cache "
+            "files and local files were in memory."
+        )
+    memory_bytes = memory_limit_bytes()
+    for dataset in stage.datasets.values():
+        if memory_bytes > dataset.total_bytes:
+            yield (
+                f"The memory ({format_size(memory_bytes)}) exceeds the data set {dataset.name} "
+                f"({format_size(dataset.total_bytes)}): every target's warm rounds are answered from memory. "
+                "The disk-warm rounds show the disk."
+            )
+    if filesystem_of(directory) in ("tmpfs", "ramfs"):
+        yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
+
+
+def _resident_shares(stage: Stage) -> float | None:
+    phases = (Phase.COLD, Phase.DISK_WARM)
+    shares = [
+        epoch.resident_before
+        for epoch in stage.epochs
+        if epoch.phase in phases and epoch.resident_before is not None and epoch.target.role is not Role.ORIGIN
+    ]
+    return max(shares) if shares else None
+
+
+def _about_place(place: Place) -> Iterator[str]:
+    yield f"The origin is {place.description}."
+    if place.line is not None:
+        yield (
+            f"It is slowed down to {place.slowness} by a TCP proxy in front of the server, which every target's "
+            "requests go through alike; its requests are those that the table counts for uncached targets."
+        )
+    elif place.slowness is not None:
+        yield (
+            f"It is slowed down to {place.slowness} by the same model on both sides: in the engine for the cached "
+            "targets, in the readers (with one bandwidth for all of them) for the uncached one."
+        )
+
+
+def _settings(plan: Plan, place: Place) -> dict[str, str]:
+    return {
+        "origin": place.description,
+        "simulated": str(plan.slowness) if plan.slowness else "no",
+        "rounds": str(plan.rounds),
+        **{name: str(value) for name, value in plan.settings.items()},
+    }

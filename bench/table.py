@@ -1,0 +1,50 @@
+"""The report on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from tiercache.bench.figures import columns, heading
+from tiercache.bench.report import Report, describe
+from tiercache.bench.results import MEANINGS, Phase, Row
+from tiercache.bench.targets import Role
+from tiercache.bench.workloads import Workload
+
+WIDTH_WITHOUT_TERMINAL = 150
+STYLES = {Role.ORIGIN: "", Role.CACHED: "bold cyan", Role.LOCAL: "dim"}
+
+
+def print_report(report: Report, file: TextIO | None = None) -> None:
+    """One table per phase, then what must be known about them."""
+    from rich.console import Console
+
+    file = file or sys.stdout
+    console = Console(file=file, highlight=False, width=None if file.isatty() else WIDTH_WITHOUT_TERMINAL)
+    for workload in report.workloads:
+        console.print(f"\n[bold]{workload.title}[/bold] ({describe(workload)})")
+        for phase, rows in report.of(workload):
+            _print_phase(console, workload, phase, rows)
+    console.print()
+    for note in report.notes:
+        console.print(f"• {note}", markup=False)
+
+
+def _print_phase(console: object, workload: Workload, phase: Phase, rows: list[Row]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    assert isinstance(console, Console)
+    shown = columns(workload)
+    table = Table(
+        title=f"{heading(phase)}: {MEANINGS[phase]}", title_justify="left", title_style="", box=box.SIMPLE_HEAD
+    )
+    table.add_column("target", no_wrap=True)
+    for column in shown:
+        left = column.title == "bytes came from"
+        table.add_column(column.title, justify="left" if left else "right", no_wrap=not left)
+    for row in rows:
+        cells = [column.text(row) for column in shown]
+        table.add_row(row.target.name, *cells, style=STYLES[row.target.role])
+    console.print(table)
