@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from rig.s3_limits import ScaledLimits, Watch
+from rig.s3_limits import ScaledLimits, ScaledStore
 from rig.s3_requests import Answer, Request, error, parse
 from tiercache.bench.s3server import S3Server, client
 
@@ -246,9 +246,11 @@ class FaultProxy:
 
         self.add(act)
 
-    def limit(self, limits: ScaledLimits) -> None:
-        """Enforce the store's limits, scaled down, so that "over 5 GiB" runs in a second."""
-        self.add(Watch(limits).act)
+    def limit(self, limits: ScaledLimits) -> ScaledStore:
+        """Enforce the store's limits, scaled down, so that "over 5 GiB" runs in a second. Add other faults after it."""
+        store = ScaledStore(self._s3, limits)
+        self.add(store.act)
+        return store
 
     # the way of one request
 

@@ -1,0 +1,193 @@
+"""What only a file tree has: temporary files, special files, symlinks in the way, permissions, times."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tiercache.errors import (
+    Absent,
+    Broken,
+    Busy,
+    Changed,
+    Denied,
+    InvalidArgument,
+    InvalidName,
+    IsDirectory,
+    NameTooLong,
+    NoSpace,
+    Unsupported,
+)
+from tiercache.model import Attributes, Kind
+from tiercache.origins import ALWAYS, Source
+from tiercache.origins.posix import PosixOrigin
+from tiercache.origins.posix_calls import classify
+
+ORIGIN = PosixOrigin()
+
+
+def key_of(path: Path) -> bytes:
+    return os.fsencode(path).lstrip(b"/")
+
+
+def write(path: Path, data: bytes, *, upload_id: str = "mine", attributes: Attributes | None = None) -> None:
+    source = path.parent.parent / "source"
+    source.write_bytes(data)
+    ORIGIN.write(
+        key_of(path), Source(str(source), len(data)), attributes=attributes, condition=ALWAYS, upload_id=upload_id
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    directory = tmp_path / "tree"
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("key", [b"a//b", b"a/../b", b"./a", b"a/", b"nul\0"])
+def test_keys_that_no_path_can_spell_are_refused(key: bytes) -> None:
+    for call in (ORIGIN.stat, ORIGIN.delete, ORIGIN.make_directory, lambda found: list(ORIGIN.list(found))):
+        with pytest.raises(InvalidName):
+            call(key)
+
+
+def test_names_are_bytes(tree: Path) -> None:
+    for name in (b"\xff\xfe", b"new\nline", b"\n", b"back\\slash"):
+        key = key_of(tree) + b"/" + name
+        source = tree.parent / "source"
+        source.write_bytes(b"1")
+        ORIGIN.write(key, Source(str(source), 1), attributes=None, condition=ALWAYS, upload_id="")
+        assert ORIGIN.read_whole(key, 10)[1] == b"1"
+        assert key in [entry.key for entry in ORIGIN.list(key_of(tree))]
+
+
+def test_a_name_too_long_says_so(tree: Path) -> None:
+    with pytest.raises(NameTooLong):
+        ORIGIN.stat(key_of(tree) + b"/" + b"x" * 256)
+
+
+def test_an_interrupted_write_is_hidden_and_can_be_removed(tree: Path) -> None:
+    (tree / ".tiercache-mine.tmp").write_bytes(b"half")
+    assert list(ORIGIN.list(key_of(tree))) == list(ORIGIN.walk(key_of(tree))) == []
+    ORIGIN.abort_uploads(key_of(tree / "file"), "mine")
+    ORIGIN.abort_uploads(key_of(tree / "file"), "mine")
+    assert list(tree.iterdir()) == []
+
+
+def test_a_repeated_write_of_one_upload_starts_over(tree: Path) -> None:
+    (tree / ".tiercache-mine.tmp").write_bytes(b"half of an earlier try, which is longer")
+    write(tree / "file", b"whole")
+    assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"whole")]
+
+
+def test_a_source_that_is_too_short_changes_nothing(tree: Path) -> None:
+    (tree / "file").write_bytes(b"old")
+    source = tree.parent / "source"
+    source.write_bytes(b"short")
+    with pytest.raises(Broken):
+        ORIGIN.write(
+            key_of(tree / "file"), Source(str(source), 100), attributes=None, condition=ALWAYS, upload_id="mine"
+        )
+    assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"old")]
+
+
+def test_a_write_without_attributes_keeps_mode_and_owner(tree: Path) -> None:
+    (tree / "file").write_bytes(b"old")
+    (tree / "file").chmod(0o604)
+    write(tree / "file", b"new")
+    assert (tree / "file").stat().st_mode & 0o7777 == 0o604
+
+
+def test_times_are_exact_to_the_nanosecond(tree: Path) -> None:
+    attributes = Attributes(0o4711, os.getuid(), os.getgid(), 1_700_000_000_123_456_789, 1_600_000_000_987_654_321)
+    write(tree / "file", b"1", attributes=attributes)
+    found = ORIGIN.stat(key_of(tree / "file")).attributes
+    assert found is not None
+    assert found._replace(ctime_ns=0) == attributes
+
+
+def test_a_change_in_place_is_another_version(tree: Path) -> None:
+    path = tree / "file"
+    path.write_bytes(b"one")
+    before = ORIGIN.stat(key_of(path))
+    os.utime(path, ns=(0, before.modified_ns + 1))
+    with pytest.raises(Changed):
+        ORIGIN.read(key_of(path), 0, 3, before.etag)
+
+
+def test_special_files_are_left_out_and_never_block(tree: Path) -> None:
+    os.mkfifo(tree / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tree / "socket"))
+    (tree / "file").write_bytes(b"1")
+    assert [entry.key for entry in ORIGIN.list(key_of(tree))] == [key_of(tree / "file")]
+    with pytest.raises(Unsupported):
+        ORIGIN.stat(key_of(tree / "fifo"))
+
+
+def test_a_symlink_is_told_not_followed(tree: Path) -> None:
+    (tree / "dir").mkdir()
+    (tree / "dir" / "file").write_bytes(b"1")
+    (tree / "loop").symlink_to(".")
+    (tree / "dangling").symlink_to("nowhere")
+    kinds = {entry.key: entry.kind for entry in ORIGIN.walk(key_of(tree))}
+    assert kinds == {
+        key_of(tree / "dir"): Kind.DIRECTORY,
+        key_of(tree / "dir" / "file"): Kind.FILE,
+        key_of(tree / "loop"): Kind.SYMLINK,
+        key_of(tree / "dangling"): Kind.SYMLINK,
+    }
+    assert ORIGIN.stat(key_of(tree / "dangling")).link_target == b"nowhere"
+
+
+def test_writing_over_a_directory_is_refused(tree: Path) -> None:
+    (tree / "dir").mkdir()
+    with pytest.raises(IsDirectory):
+        write(tree / "dir", b"1")
+
+
+def test_moving_a_directory_into_itself_is_refused(tree: Path) -> None:
+    (tree / "dir").mkdir()
+    for no_replace in (False, True):
+        with pytest.raises(InvalidArgument):
+            ORIGIN.rename(key_of(tree / "dir"), key_of(tree / "dir" / "sub"), no_replace=no_replace)
+
+
+def test_another_tools_xattrs_stay_out_of_sight_and_ours_too(tree: Path) -> None:
+    write(tree / "file", b"1", attributes=Attributes(0o600, os.getuid(), os.getgid(), 0, xattrs=((b"user.a", b"b"),)))
+    found = ORIGIN.stat(key_of(tree / "file"))
+    assert found.attributes is not None
+    assert (found.attributes.xattrs, found.upload_id) == (((b"user.a", b"b"),), "mine")
+    ORIGIN.set_attributes(key_of(tree / "file"), found.attributes._replace(xattrs=()))
+    found = ORIGIN.stat(key_of(tree / "file"))
+    assert found.attributes is not None
+    assert (found.attributes.xattrs, found.upload_id) == ((), "mine")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EACCES, Denied),
+        (errno.EPERM, Denied),
+        (errno.ENOSPC, NoSpace),
+        (errno.EDQUOT, NoSpace),
+        (errno.EIO, Broken),
+        (errno.ESTALE, Changed),
+        (errno.ETIMEDOUT, Busy),
+        (errno.EMFILE, Busy),
+        (errno.ENOENT, Absent),
+    ],
+)
+def test_errors_of_the_system_keep_their_meaning(number: int, kind: type[Exception]) -> None:
+    assert type(classify(OSError(number, os.strerror(number)), b"some/file")) is kind
+
+
+def test_space_of_a_place_that_is_not_there_yet(tree: Path) -> None:
+    assert ORIGIN.space(key_of(tree / "a" / "b")).total_bytes > 0
+    with pytest.raises(Absent):
+        ORIGIN.stat(key_of(tree / "a"))
