@@ -73,16 +73,19 @@ class Origin(Protocol):
 
     def stat(self, key: Key) -> ObjectStat:
         """Describe one name, attributes included. On an object store ``key`` is a directory when anything lies
-        under ``key + b"/"`` (or a marker exists): the directory wins over an object of the same name. Absent if neither."""
+        under ``key + b"/"`` (or a marker exists): the directory wins over an object of the same name.
+        Absent if neither."""
         ...
 
     def list(self, directory: Key) -> Iterator[ObjectStat]:
-        """The direct children, in any order, one page at a time. Names without a POSIX spelling are included as they are.
+        """The direct children, in any order, one page at a time. Names without a POSIX spelling are included as
+        they are, but for an empty name directly under the root, whose key would be the root's.
         Absent if there is no such directory, NotDirectory if it is a file. Raises midway rather than end early."""
         ...
 
     def walk(self, directory: Key) -> Iterator[ObjectStat]:
-        """Every object (files, symlinks, markers as DIRECTORY, POSIX directories) below ``directory``, parents first."""
+        """Every object below ``directory`` (files, symlinks, markers as DIRECTORY, POSIX directories), parents first.
+        On an object store a name that is both file and directory is told as the file, beside what lies under it."""
         ...
 
     def read(self, key: Key, offset: int, length: int, etag: str) -> memoryview:
@@ -105,8 +108,8 @@ class Origin(Protocol):
         progress: Progress | None = None,
     ) -> ObjectStat:
         """Replace ``key`` by the source's bytes, atomically; missing parent directories are made.
-        ``upload_id`` is stored with the object. Changed if the condition fails; on every failure nothing of it is left behind
-        (multipart aborted, temporary file removed). The result's size is checked against the source."""
+        ``upload_id`` is stored with the object. Changed if the condition fails; on every failure nothing of it is left
+        behind (multipart aborted, temporary file removed). The result's size is checked against the source."""
         ...
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:
@@ -114,11 +117,12 @@ class Origin(Protocol):
         ...
 
     def delete(self, key: Key, etag: str = "") -> None:
-        """Remove a file or symlink. Absent if there is none; Changed if ``etag`` is given and differs (where it can be checked)."""
+        """Remove a file or symlink. Absent if there is none; Changed if ``etag`` is given and differs."""
         ...
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
-        """Copy a file inside the origin without moving its bytes through us, attributes included. Changed as in ``read``."""
+        """Copy a file inside the origin without moving its bytes through us, attributes included.
+        Changed as in ``read``."""
         ...
 
     def rename(self, source: Key, target: Key, *, no_replace: bool = False, exchange: bool = False) -> None:
@@ -138,7 +142,8 @@ class Origin(Protocol):
     def link(self, source: Key, target: Key) -> ObjectStat: ...
 
     def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
-        """Store mode, owner, times and xattrs of an existing name; the returned stat may carry a new etag for the same bytes."""
+        """Store mode, owner, times and xattrs of an existing name; the returned stat may carry a new etag for the
+        same bytes."""
         ...
 
     def space(self, key: Key) -> Space:
