@@ -216,7 +216,7 @@ def sources_of(epochs: Sequence[Epoch]) -> dict[str, float]:
     """Shares of the bytes by what answered.
 
     A client's hits are counted as files, so the bytes that did not come from the origin are shared out by them; what a
-    mount's engine never saw came from the kernel's page cache.
+    mount's engine did not count came from the kernel's page cache or from a copy that it had open.
     """
     uses = [epoch.use for epoch in epochs if epoch.use is not None]
     total = sum(epoch.moved_bytes for epoch in epochs)

@@ -142,7 +142,7 @@ class FsspecSession:
         if self._cat:
             if piece.whole:
                 return self._fs.cat_file(self._root + piece.name)
-            return self._fs.cat_file(self._root + piece.name, piece.offset, piece.offset + piece.length)
+            return self._fs.cat_file(self._root + piece.name, start=piece.offset, end=piece.offset + piece.length)
         if piece.whole:
             with self._fs.open(self._root + piece.name, "rb") as file:
                 return file.read()

@@ -1,0 +1,75 @@
+"""The report: a page that needs nothing else, a picture, a table."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from tiercache.bench.measure import Timed
+from tiercache.bench.page import page_of
+from tiercache.bench.plots import write_png
+from tiercache.bench.report import Report, make_report
+from tiercache.bench.results import Epoch, Phase, TierUse, epoch_of
+from tiercache.bench.table import print_report
+from tiercache.bench.targets import LOCAL_OPEN, OURS_OPEN, S3FS_OPEN, Call, Role, Target
+from tiercache.bench.workloads import SUITES
+
+ORIGIN = Target(S3FS_OPEN, "fsspec", Role.ORIGIN, Call.OPEN, local_peer=LOCAL_OPEN)
+OURS = Target(OURS_OPEN, "fsspec", Role.CACHED, Call.OPEN, origin_peer=S3FS_OPEN, local_peer=LOCAL_OPEN)
+LOCAL = Target(LOCAL_OPEN, "fsspec", Role.LOCAL, Call.OPEN, origin_peer=S3FS_OPEN)
+
+
+def epochs(workload: str, phase: Phase) -> list[Epoch]:
+    found = []
+    for number in range(3):
+        for target, latency_ns in ((ORIGIN, 5_000_000), (OURS, 50_000), (LOCAL, 40_000)):
+            latencies = (latency_ns).to_bytes(8, "little") * 10
+            use = TierUse(ram_hits=10) if target is OURS else None
+            found.append(epoch_of(workload, phase, target, number, [Timed(latencies, 1_000_000, 1000)], use=use))
+    return found
+
+
+@pytest.fixture
+def report() -> Report:
+    workloads = [workload for suite in SUITES.values() for workload in suite]
+    phases = {"smallfiles": Phase.WARM, "largefile": Phase.COLD, "checkpoint": Phase.SAVE, "metadata": Phase.STAT_WARM}
+    measured = [workload for workload in workloads if workload.name in phases]
+    return make_report(
+        "a <report>",
+        measured,
+        [epoch for workload in measured for epoch in epochs(workload.name, phases[workload.name])],
+        settings={"rounds": "3"},
+        machine={"processor": "A & B"},
+        notes=["RAM exceeds <the data>."],
+    )
+
+
+def test_the_page_stands_alone_and_says_everything(report: Report) -> None:
+    page = page_of(report)
+    assert not re.search(r"<(script|link|img|iframe)\b|\bsrc=|url\(|@import", page.replace("url(#", ""))
+    for text in ("a &lt;report&gt;", "RAM exceeds &lt;the data&gt;.", "A &amp; B", "RAM 100 %", OURS_OPEN, "100 ×"):
+        assert text in page
+    assert page.count("<svg") == page.count("</svg>") == len(report.workloads)
+
+
+def test_the_picture_is_a_png(report: Report, tmp_path: Path) -> None:
+    write_png(report, tmp_path / "r.png")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_the_table_has_a_line_for_each_target(report: Report) -> None:
+    text = io.StringIO()
+    print_report(report, text)
+    for row in report.rows:
+        assert row.target.name in text.getvalue()
+    assert "100 ×" in text.getvalue()
+    assert "RAM exceeds <the data>." in text.getvalue()
+
+
+def test_headlines_give_our_ratios(report: Report) -> None:
+    lines = report.headlines()
+    assert [line.figure for line in lines] == ["100 ×"] * 4
+    assert "0.8 × the local directory" in lines[0].text

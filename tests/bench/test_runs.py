@@ -1,0 +1,136 @@
+"""Each benchmark runs once, small, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiercache.bench.cli import main
+from tiercache.bench.realfiles import copy_real_files, find_real_files
+from tiercache.bench.targets import DIRECTORY, MOUNT, OURS_CAT, OURS_OPEN, S3FS_OPEN
+from tiercache.errors import ConfigError
+from tiercache.fuse.mountpoint import mounts
+
+READING = {"cold", "warm", "disk-warm"}
+SAVING = {"save", "save, until the origin has it", "load, same node", "load, fresh node"}
+PHASES = {
+    "smallfiles": {"smallfiles": READING, "smallfiles-4": READING},
+    "largefile": {"largefile": READING},
+    "checkpoint": {"checkpoint": SAVING, "checkpoint-fsync": SAVING},
+    "metadata": {
+        "metadata": {
+            "list a directory, cold",
+            "stat a name, cold",
+            "list a directory, warm",
+            "stat a name, warm",
+            "create, write 4 KiB, close",
+        }
+    },
+}
+
+
+def run(workload: str, arguments: list[str], tmp_path: Path) -> Any:
+    assert main([workload, *arguments, f"--json={tmp_path / 'r.json'}"]) == 0
+    assert list((tmp_path / "work").iterdir()) == []
+    assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
+    return json.loads((tmp_path / "r.json").read_text())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("workload", PHASES)
+def test_each_workload_runs_over_s3(
+    workload: str, quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    found = run(workload, quick_arguments, tmp_path)
+    assert bench_keys() == []
+    phases: dict[str, set[str]] = {}
+    for row in found["rows"]:
+        phases.setdefault(row["workload"], set()).add(row["phase"])
+    assert phases == PHASES[workload]
+    assert {S3FS_OPEN, MOUNT, OURS_OPEN} <= {row["target"] for row in found["rows"]}
+    assert found["machine"]["python"]
+
+
+@pytest.mark.timeout(900)
+def test_a_slow_directory_is_an_origin_too(tmp_path: Path) -> None:
+    """The engine and the uncached reader see the same slowness; cold reads come from the origin, warm ones do not."""
+    for name in ("work", "origin"):
+        (tmp_path / name).mkdir()
+    arguments = [
+        "--quick", "--rounds=1", "--no-mount", f"--origin={tmp_path / 'origin'}", f"--work-dir={tmp_path / 'work'}",
+        "--simulate-origin=latency=1ms,bandwidth=100MB/s,serial=yes",
+    ]  # fmt: skip
+    found = run("smallfiles", arguments, tmp_path)
+    assert list((tmp_path / "origin").iterdir()) == []
+    rows = {(row["workload"], row["phase"], row["target"]): row for row in found["rows"]}
+    assert ("smallfiles", "cold", DIRECTORY) in rows
+    assert rows["smallfiles", "cold", OURS_CAT]["sources"]["origin"] == 1.0
+    assert rows["smallfiles", "warm", OURS_CAT]["sources"]["origin"] == 0.0
+    assert rows["smallfiles", "warm", OURS_CAT]["origin_requests"] == 0.0
+    assert any("slowed down" in note for note in found["notes"])
+    assert any("No mount was measured" in note for note in found["notes"])
+
+
+@pytest.mark.timeout(900)
+def test_a_slow_s3_server_is_slow_for_everybody_and_its_requests_are_counted(
+    quick_arguments: list[str], tmp_path: Path
+) -> None:
+    arguments = [*quick_arguments, "--simulate-origin=latency=1ms,bandwidth=1GB/s"]
+    found = run("largefile", arguments, tmp_path)
+    cold = {row["target"]: row for row in found["rows"] if row["phase"] == "cold"}
+    assert cold[S3FS_OPEN]["origin_requests"] > 0
+    assert cold[OURS_OPEN]["origin_requests"] > 0
+
+
+@pytest.mark.timeout(900)
+def test_a_signal_in_the_middle_leaves_nothing(quick_arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "tiercache.cli", "bench", "smallfiles", *quick_arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if re.match(r"\d+/\d+ smallfiles", line):
+            break
+    process.send_signal(signal.SIGTERM)
+    process.stderr.read()
+    assert process.wait() == 128 + signal.SIGTERM
+    assert list((tmp_path / "work").iterdir()) == []
+    assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
+
+
+def test_real_images_sound_and_text_are_found_and_copied_byte_for_byte(tmp_path: Path) -> None:
+    files = find_real_files()
+    assert {file.kind for file in files} == {"images", "sound", "text"}
+    assert len(files) > 50
+    chosen = files[:: len(files) // 10]
+    copy_real_files(chosen, tmp_path, copies=2)
+    copied = [path for path in tmp_path.rglob("*") if path.is_file()]
+    names = {(file.kind, file.source, file.path.name) for file in chosen}
+    assert len(copied) == 2 * len(names)
+    assert {path.read_bytes() for path in copied} == {file.path.read_bytes() for file in chosen}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--origin=ftp://host/x"], "allowed: s3://BUCKET/PREFIX or a directory"),
+        (["--origin=/nowhere/at/all"], "/nowhere/at/all is not a directory"),
+        (["--json=/nowhere/at/all/r.json"], "there is no directory /nowhere/at/all"),
+        (["--html=/"], "is a directory"),
+        (["--work-dir=/nowhere/at/all"], "No such file or directory"),
+        (["--option=novalue"], "is not NAME=VALUE"),
+        (["--simulate-origin=speed=1"], "allowed: such as latency"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_is_done(arguments: list[str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        main(["smallfiles", f"--work-dir={tmp_path}", *arguments])
+    assert os.listdir(tmp_path) == []
