@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +33,12 @@ def origin(tmp_path: Path) -> Path:
     (directory / "a.txt").write_bytes(b"a" * 1000)
     (directory / "sub" / "b.txt").write_bytes(b"b" * 200_000)
     return directory
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path, tiercache: Command) -> Iterator[Path]:
+    directory = tmp_path / "mnt"
+    directory.mkdir()
+    yield directory
+    if os.path.ismount(directory):
+        tiercache(*tiercache.here("umount", directory, "--lazy"))

@@ -6,21 +6,11 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rig.command import Command
-
-
-@pytest.fixture
-def mountpoint(tmp_path: Path, tiercache: Command) -> Iterator[Path]:
-    directory = tmp_path / "mnt"
-    directory.mkdir()
-    yield directory
-    if os.path.ismount(directory):
-        tiercache(*tiercache.here("umount", directory, "--lazy"))
 
 
 def test_mount_use_status_and_umount(tiercache: Command, origin: Path, mountpoint: Path) -> None:

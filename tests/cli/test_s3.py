@@ -1,0 +1,144 @@
+"""The commands over a real bucket: credentials as every AWS tool takes them, bad input, and a killed engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from rig.command import Command
+from rig.faultproxy import FaultProxy
+from rig.seaweedfs import Bucket, S3Server
+from rig.small_disk import small_disk
+
+
+@pytest.fixture
+def environment(s3_server: S3Server) -> dict[str, str]:
+    """What a user of this server exports; no retries, so that what fails fails at once."""
+    return s3_server.environment() | {"TIERCACHE_FETCH__RETRIES": "0", "TIERCACHE_FETCH__CONNECT_TIMEOUT_S": "2s"}
+
+
+def engine_pid(tiercache: Command) -> int:
+    return int(json.loads(tiercache.good(*tiercache.here("status", "--json")))["engine"]["pid"])
+
+
+def test_aws_variables_and_a_mounted_bucket(
+    tiercache: Command, s3_bucket: Bucket, mountpoint: Path, environment: dict[str, str]
+) -> None:
+    s3_bucket.put("prefix/old", b"old")
+    tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/prefix", mountpoint), **environment)
+    assert (mountpoint / "old").read_bytes() == b"old"
+    (mountpoint / "new").write_bytes(b"new")
+    # No variables here: the engine has them.
+    tiercache.good(*tiercache.here("umount", mountpoint))
+    assert s3_bucket.get("prefix/new") == b"new"
+
+
+def test_an_engine_that_was_started_without_credentials_uses_the_callers(
+    tiercache: Command, origin: Path, s3_bucket: Bucket, environment: dict[str, str]
+) -> None:
+    tiercache.good(*tiercache.here("warmup", origin))
+    s3_bucket.put("a", b"a")
+    assert tiercache.good(*tiercache.here("warmup", s3_bucket.url), **environment).startswith("1 of 1 files")
+
+
+def test_a_profile_of_the_aws_files_serves_as_well(
+    tiercache: Command, s3_bucket: Bucket, s3_server: S3Server, tmp_path: Path
+) -> None:
+    s3_bucket.put("a", b"a")
+    credentials, config = tmp_path / "credentials", tmp_path / "aws-config"
+    credentials.write_text(
+        f"[lab]\naws_access_key_id = {s3_server.access_key}\naws_secret_access_key = {s3_server.secret_key}\n"
+    )
+    config.write_text(f"[profile lab]\nregion = {s3_server.region}\nendpoint_url = {s3_server.endpoint}\n")
+    files = {"AWS_SHARED_CREDENTIALS_FILE": str(credentials), "AWS_CONFIG_FILE": str(config)}
+    assert tiercache.good(*tiercache.here("warmup", s3_bucket.url), AWS_PROFILE="lab", **files).startswith("1 of 1")
+
+
+def test_after_kill_9_between_save_and_upload_a_drain_brings_the_bytes_to_the_bucket(
+    tiercache: Command, s3_bucket: Bucket, mountpoint: Path, environment: dict[str, str]
+) -> None:
+    tiercache.good(
+        *tiercache.here("mount", s3_bucket.url, mountpoint, "--set", "staging.upload_delay_s=1h"), **environment
+    )
+    data = os.urandom(300_000)
+    with (mountpoint / "checkpoint").open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    pid = engine_pid(tiercache)
+    assert s3_bucket.keys() == []
+    kill(pid)
+    assert tiercache.good(*tiercache.here("drain"), **environment).endswith("everything is in the origin\n")
+    assert engine_pid(tiercache) != pid
+    assert s3_bucket.get("checkpoint") == data
+    tiercache(*tiercache.here("umount", mountpoint))
+
+
+def kill(pid: int) -> None:
+    process = os.pidfd_open(pid)
+    signal.pidfd_send_signal(process, signal.SIGKILL)
+    assert select.select([process], [], [], 60)[0]
+    os.close(process)
+
+
+def test_drain_and_umount_say_by_status_3_what_stays_in_the_journal(
+    tiercache: Command, s3_bucket: Bucket, s3_proxy: FaultProxy, mountpoint: Path, environment: dict[str, str]
+) -> None:
+    environment |= {"AWS_ENDPOINT_URL": s3_proxy.endpoint}
+    tiercache.good(*tiercache.here("mount", s3_bucket.url, mountpoint), **environment)
+    s3_proxy.answer(503, operation="PutObject")
+    (mountpoint / "new").write_bytes(b"new")
+    result = tiercache(*tiercache.here("drain", "--deadline", "500ms"))
+    assert result.returncode == 3
+    assert "1 file is not in the origin, but kept in the journal" in result.stderr
+    assert "/new: " in result.stdout
+    result = tiercache(*tiercache.here("umount", mountpoint, "--deadline", "500ms"))
+    assert result.returncode == 3
+    assert not os.path.ismount(mountpoint)
+    s3_proxy.clear()
+    assert tiercache.good(*tiercache.here("drain")).endswith("everything is in the origin\n")
+    assert s3_bucket.get("new") == b"new"
+
+
+@pytest.mark.parametrize(
+    ("url", "changes", "line"),
+    [
+        ("s3://no-such-bucket-here/x", {}, "no-such-bucket-here"),
+        ("s3://{bucket}", {"AWS_SECRET_ACCESS_KEY": "wrong"}, "403"),
+        ("s3://{bucket}", {"AWS_ENDPOINT_URL": "http://127.0.0.1:{closed}"}, "127.0.0.1:{closed}"),
+        ("s3:/{bucket}", {}, ""),
+        ("s4://{bucket}", {}, "s4"),
+    ],
+)
+def test_a_bucket_that_cannot_be_reached_is_one_line_and_nothing_is_mounted(
+    tiercache: Command,
+    s3_bucket: Bucket,
+    mountpoint: Path,
+    environment: dict[str, str],
+    url: str,
+    changes: dict[str, str],
+    line: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        closed = str(sock.getsockname()[1])
+    names = {"bucket": s3_bucket.name, "closed": closed}
+    changed = environment | {name: value.format(**names) for name, value in changes.items()}
+    said = tiercache.failure(*tiercache.here("mount", url.format(**names), mountpoint), **changed)
+    assert line.format(**names) in said
+    assert not os.path.ismount(mountpoint)
+
+
+def test_a_full_disk_as_cache_directory_is_one_line(tiercache: Command, origin: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 1) as disk:
+        (disk / "filler").write_bytes(bytes(1024**2))
+        assert "full" in tiercache.failure("warmup", origin, "--cache-dir", disk / "cache")
+
+
+def test_a_cache_directory_that_cannot_be_made_is_one_line(tiercache: Command, origin: Path) -> None:
+    assert "/proc/tiercache" in tiercache.failure("warmup", origin, "--cache-dir", "/proc/tiercache")
