@@ -105,15 +105,10 @@ class Changes:
         """Cancel the upload and delete what the origin has under the name, also what an upload just brought there."""
         tree = self._tree
         if entry.staged:
-            await self._writeback.cancel(entry.staged)
-        if entry.staged and not entry.etag:
-            await ignoring(Absent, tree, tree.origin.delete, key)
-            return
-        try:
-            await tree.call(tree.origin.delete, key)
-        except Absent:
-            # Somebody else was faster; for us the name is gone either way.
-            return
+            # An upload under way may land after our delete; write-back removes what it brings.
+            await self._writeback.cancel(entry.staged, wait=False)
+        # Absent: nothing was sent yet, or somebody else was faster.
+        await ignoring(Absent, tree, tree.origin.delete, key)
 
     def keep(self, directory: Key) -> None:
         if directory and not self._tree.can(Capability.EMPTY_DIRECTORIES):
@@ -163,6 +158,8 @@ class Changes:
             raise InvalidArgument("the root of an origin cannot be removed")
         if key in tree.staged_below or await self._names.children(key, posix=False):
             raise NotEmpty(f"{show(key)}: directory not empty")
+        # The temporary file of a cancelled upload would make a real directory look full.
+        await self._writeback.settle_below(tree.origin_id, key)
         try:
             await tree.call(tree.origin.remove_directory, key)
         except Absent:

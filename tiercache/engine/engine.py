@@ -21,7 +21,7 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.status import Status
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
-from tiercache.errors import ConfigError
+from tiercache.errors import ConfigError, TierCacheError
 from tiercache.journal import Journal, StagedRecord
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier
@@ -30,6 +30,9 @@ from tiercache.readahead import ReadAhead
 from tiercache.staging import Staging
 from tiercache.tier import FileTier
 from tiercache.writeback import DrainResult, WriteBack
+
+JOURNAL_FLUSH_S = 0.2
+"""How long the record of a new, empty file may wait to be durable: until its first sync or close, or this long."""
 
 CATALOG_SYNC_S = 30.0
 """How often the catalog is flushed to disk, so that a clean shutdown has little left to write."""
@@ -70,6 +73,7 @@ class Engine:
             await self._recover()
             await nursery.start(self.writeback.run)
             nursery.start_soon(self._sync_catalog)
+            nursery.start_soon(self._flush_journal)
             nursery.start_soon(self.cache.run_trimmer)
             if self.config.metrics.listen:
                 closing.callback(self.metrics.serve(self.config.metrics.listen))
@@ -102,7 +106,7 @@ class Engine:
         )
         closing.callback(self.cache.close)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
-        self.trees = Trees(config, self.catalog, self.journal, self.metrics)
+        self.trees = Trees(config, self.catalog, self.cache, self.journal, self.metrics)
         closing.callback(self.trees.close)
         self.writeback = WriteBack(
             self.journal,
@@ -155,6 +159,15 @@ class Engine:
         await self.mounts.close()
         if self.config.engine.stop_drain_s > 0:
             await self.drain(self.config.engine.stop_drain_s)
+
+    async def _flush_journal(self) -> None:
+        while True:
+            await trio.sleep(JOURNAL_FLUSH_S)
+            try:
+                await self.journal.flush()
+            except TierCacheError as error:
+                # Nobody waits for this one; whoever syncs or closes a file gets the error of their own commit.
+                log.error("the journal could not be written: %s", error)
 
     async def _sync_catalog(self) -> None:
         while True:

@@ -84,7 +84,8 @@ class Files:
         at_ns = now_ns()
         attributes = attributes._replace(mtime_ns=at_ns, atime_ns=at_ns, ctime_ns=at_ns)
         entry = staged_entry(attributes, tree.catalog.new_inode(), staged=0, size_bytes=0)
-        staged = await self._writes.stage(key, entry, condition)
+        # Making an empty file acknowledges no bytes: its record is durable with the first sync or close.
+        staged = await self._writes.stage(key, entry, condition, durable=False)
         return self.enter_staged(key, entry._replace(staged=staged.id), staged)
 
     def enter_staged(self, key: Key, entry: Entry, staged: StagedFile) -> LiveInode:
@@ -106,6 +107,8 @@ class Files:
             await self._writes.seal(live)
         if live.key is None and not live.handles:
             self._writes.drop_staged(live)
+        elif live.staged is not None and not live.writers:
+            self._writes.rest(live.staged)
         self._tree.live.release(live)
 
     # -- reading ------------------------------------------------------------------------------------

@@ -193,12 +193,13 @@ class Names:
     def _store_listing(self, directory: Key, stats: list[ObjectStat], listed_ns: int) -> list[tuple[bytes, Entry]]:
         tree = self._tree
         entries = self._entries(directory, stats, listed_ns)
-        before = dict(tree.catalog.children(tree.origin_id, directory)) if tree.listeners else {}
+        before = dict(tree.catalog.children(tree.origin_id, directory))
         stored = tree.catalog.put_listing(tree.origin_id, directory, entries, listed_ns)
         after = dict(stored)
         for name, old in before.items():
             new = after.get(name)
             if new is None or new.etag != old.etag or new.kind is not old.kind:
+                tree.superseded(old)
                 for listener in tree.listeners:
                     listener(join(directory, name), old.inode)
         return stored

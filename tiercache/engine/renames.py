@@ -114,14 +114,10 @@ class Renames:
             await self._move_object(source, target, await self._names.lookup(source), replaced)
             return
         if replaced is not None:
-            if replaced.staged:
-                await self._writeback.cancel(replaced.staged, wait=False)
             self._changes.forget_name(target, replaced)
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self._move_name(source, target, entry, moved)
-        if entry.etag:
-            await self._writeback.settle(tree.origin_id, source)
-            await ignoring(Absent, tree, tree.origin.delete, source)
+        await ignoring(Absent, tree, tree.origin.delete, source)
 
     async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         tree = self._tree
@@ -175,6 +171,8 @@ class Renames:
                 raise NotEmpty(f"{show(target)}: directory not empty")
         sealed = await self._move_records(source, target)
         if tree.can(Capability.RENAME):
+            # An upload to an old name that lands later would make the old directory anew.
+            await self._writeback.settle_below(tree.origin_id, source)
             await tree.call(lambda: tree.origin.rename(source, target))
         else:
             await self._move_objects(source, target, dirty={_moved_key(r.key, target, source) for r in sealed})
@@ -193,9 +191,6 @@ class Renames:
                 continue  # its upload ended just now: it is an object like the others
             if not await self._writeback.unseal(record.id):
                 raise Broken(f"{show(record.key)}: began its upload while it was moved")
-            if self._tree.can(Capability.RENAME):
-                # An upload to the old name that lands later would make the old directory anew.
-                await self._writeback.settle(self._tree.origin_id, record.key)
             moved.append(record._replace(key=key))
         return moved
 

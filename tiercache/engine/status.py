@@ -77,7 +77,8 @@ class Status:
 
     def _spell(self, origin: OriginId, key: Key) -> str:
         tree = self._engine.trees.get(origin)
-        prefix = tree.origin.identity.rstrip("/") if tree is not None else ""
+        # The identity names the endpoint too, which would hide what a user looks for.
+        prefix = tree.origin.identity.partition("?")[0].rstrip("/") if tree is not None else ""
         return f"{prefix}/{os.fsdecode(key)}"
 
     async def path(self, path: str) -> dict[str, Any]:

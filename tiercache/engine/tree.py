@@ -36,6 +36,9 @@ class Tree:
     source: OriginSource
     """How to open the origin again, without secrets: each staged file's record carries it."""
 
+    drop_version: Callable[[VersionId], None]
+    """Gives the room of a version back."""
+
     is_staged: Callable[[int], bool]
     """Whether the journal still has the staged file of an id, and its bytes are sound."""
 
@@ -72,10 +75,19 @@ class Tree:
 
     def put(self, key: Key, entry: Entry) -> Entry:
         """Record a local change or a fresh answer. What exists has directories above it, whatever was known of them."""
+        old = self.catalog.entry(self.origin_id, key)
         self.catalog.put_entry(self.origin_id, key, entry)
+        if old is not None and old.version != entry.version:
+            self.superseded(old)
         if entry.kind is not Kind.ABSENT:
             self._put_missing_parents(key)
         return entry
+
+    def superseded(self, old: Entry) -> None:
+        """Nobody will ask for the version of ``old`` again: under a policy that never evicts it would stay for ever.
+        Who has its file open goes on reading it."""
+        if old.version:
+            self.drop_version(old.version)
 
     def _put_missing_parents(self, key: Key) -> None:
         for directory in ancestors(key):

@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import Config
 from tiercache.engine.tree import Tree
@@ -26,9 +27,10 @@ log = logging.getLogger("tiercache.engine")
 class Trees:
     """Opens origins on demand and keeps them until the engine ends."""
 
-    def __init__(self, config: Config, catalog: Catalog, journal: Journal, metrics: Metrics) -> None:
+    def __init__(self, config: Config, catalog: Catalog, cache: Cache, journal: Journal, metrics: Metrics) -> None:
         self._config = config
         self._catalog = catalog
+        self._cache = cache
         self._journal = journal
         self._metrics = metrics
         self._trees: dict[OriginId, Tree] = {}
@@ -95,6 +97,7 @@ class Trees:
             catalog=self._catalog,
             threads=threads,
             source=source,
+            drop_version=self._cache.drop,
             is_staged=self._is_staged,
         )
         self._trees[identity] = tree

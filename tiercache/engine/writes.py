@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import trio
+
 from tiercache.cache import VersionRef
 from tiercache.config import Profile
 from tiercache.engine.entries import attributes_of, now_ns, with_attributes
@@ -82,14 +86,11 @@ class Writes:
         entry = await self._names.lookup(key)
         if entry.inode != live.inode:
             raise Changed(f"{show(key)}: replaced while it was open")
-        keep = not empty and entry.size_bytes > 0
-        staged = await self.stage(key, entry, ConditionKind.IF_MATCH if keep else ConditionKind.ALWAYS)
-        try:
-            if keep:
-                await self.copy_version(self._tree.version_ref(key, entry), staged)
-        except BaseException:
-            await self.unstage(staged)
-            raise
+        version = self._tree.version_ref(key, entry)
+        if empty or not entry.size_bytes:
+            staged = await self.stage(key, entry, ConditionKind.ALWAYS)
+        else:
+            staged = await self._stage_copy(key, entry, lambda copy: self.copy_version(version, copy))
         self._tree.note_staged(key, +1)
         live.staged = staged
         live.entry = self._tree.put(key, entry._replace(staged=staged.id))
@@ -102,21 +103,40 @@ class Writes:
         if key is None:
             return older  # unlinked: nothing of it will be sent
         record = self._journal.get(older.id)
-        base_etag = record.base_etag if record is not None else live.entry.etag
-        entry = live_entry(live)._replace(etag=base_etag)
-        staged = await self.stage(key, entry, ConditionKind.ALWAYS if empty else ConditionKind.IF_MATCH)
-        try:
-            if not empty:
-                await self._staging.clone(older, staged)
-        except BaseException:
-            await self.unstage(staged)
-            raise
+        entry = live_entry(live)._replace(etag=record.base_etag if record is not None else live.entry.etag)
+        if empty:
+            staged = await self.stage(key, entry, ConditionKind.ALWAYS)
+        else:
+            staged = await self._stage_copy(key, entry, lambda copy: self._clone(older, copy))
         live.staged = staged
         live.entry = self._tree.put(key, live.entry._replace(staged=staged.id))
         return staged
 
-    async def stage(self, key: Key, entry: Entry, condition: ConditionKind, *, published: bool = True) -> StagedFile:
-        """Make a staged file and its journal record."""
+    async def _clone(self, older: StagedFile, copy: StagedFile) -> None:
+        await self._staging.reserve(copy.id, older.size_bytes)
+        await self._staging.clone(older, copy)
+
+    async def _stage_copy(self, key: Key, entry: Entry, fill: Callable[[StagedFile], Awaitable[None]]) -> StagedFile:
+        """A staged file with the bytes that ``fill`` brings. Published only when they are all there: after a crash in
+        between, recovery discards it, and what it was made from stays."""
+        staged = await self.stage(key, entry, ConditionKind.IF_MATCH, published=False)
+        try:
+            await fill(staged)
+            record = self._journal.get(staged.id)
+            assert record is not None
+            # Read again: what it is based on may have been committed meanwhile.
+            await self._journal.put(record._replace(published=True, size_bytes=staged.size_bytes))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.unstage(staged)
+            raise
+        return staged
+
+    async def stage(
+        self, key: Key, entry: Entry, condition: ConditionKind, *, published: bool = True, durable: bool = True
+    ) -> StagedFile:
+        """Make a staged file and its journal record. Without ``durable`` the record follows with the next commit, or
+        by itself a moment later."""
         self.require_writable(key)
         staged = self._staging.create()
         record = StagedRecord(
@@ -134,6 +154,9 @@ class Writes:
             created_ns=now_ns(),
             profile=self._profile.name,
         )
+        if not durable:
+            self._journal.put_later(put=(record,))
+            return staged
         try:
             await self._journal.put(record)
         except BaseException:
@@ -142,8 +165,10 @@ class Writes:
         return staged
 
     async def unstage(self, staged: StagedFile) -> None:
-        await self._journal.drop(staged.id)
-        self._staging.delete(staged.id)
+        try:
+            await self._journal.drop(staged.id)
+        finally:
+            self._staging.delete(staged.id)
 
     def require_writable(self, key: Key) -> None:
         if self._profile.read_only:
@@ -216,6 +241,10 @@ class Writes:
         error = self._writeback.error_of(staged.id)
         if error is not None:
             raise error
+
+    def rest(self, staged: StagedFile) -> None:
+        """Nobody writes it for now: thousands of such files must not hold a descriptor each."""
+        self._staging.rest(staged.id)
 
     def drop_staged(self, live: LiveInode) -> None:
         """An unlinked inode lost its last handle: its bytes go."""

@@ -151,6 +151,11 @@ class Uploader:
         """Whether a retraction waits for its turn and nothing else."""
         return record.id in self._queue or record.id in self._parked.get(record.lane, ())
 
+    @property
+    def busy_lanes(self) -> list[Lane]:
+        """Names that something is under way for."""
+        return list(self._busy)
+
     def is_busy(self, lane: Lane) -> bool:
         return lane in self._busy
 

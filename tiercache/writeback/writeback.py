@@ -13,7 +13,7 @@ from tiercache.config import PROFILES, UploadConfig
 from tiercache.errors import Conflict, Lost, TierCacheError, UploadFailed
 from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
 from tiercache.metrics import Metrics
-from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState
+from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState, is_below
 from tiercache.origins.base import Origin
 from tiercache.staging import Hope, Staging
 from tiercache.writeback.drain import Drain, DrainProgress, DrainResult
@@ -253,6 +253,14 @@ class WriteBack:
         lane = (origin, key)
         while self._uploader.is_busy(lane) or self._retraction_is_due(lane):
             await self._uploader.changed.heard()
+
+    async def settle_below(self, origin: OriginId, directory: Key) -> None:
+        """The same for every key under a directory that is about to be removed."""
+        keys = {key for lane_origin, key in self._uploader.busy_lanes if lane_origin == origin}
+        keys |= {record.key for record in self._journal.retractions() if record.origin == origin}
+        for key in sorted(keys):
+            if is_below(key, directory):
+                await self.settle(origin, key)
 
     def _retraction_is_due(self, lane: tuple[OriginId, Key]) -> bool:
         return self._uploader.running and any(
