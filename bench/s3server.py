@@ -68,6 +68,7 @@ class SeaweedFS:
         self._directory = Path(tempfile.mkdtemp(prefix="tiercache-s3-")) if directory is None else directory
         self._volume_limit_mb = volume_limit_mb
         self._process: subprocess.Popen[bytes] | None = None
+        self._ports: dict[str, int] = {}
 
     def __enter__(self) -> S3Server:
         return self.start()
@@ -99,7 +100,7 @@ class SeaweedFS:
     def _launch(self) -> str:
         data = self._directory / "data"
         data.mkdir(parents=True, exist_ok=True)
-        ports = dict(zip(_PORT_OPTIONS, free_ports(len(_PORT_OPTIONS)), strict=True))
+        ports = self._ports = dict(zip(_PORT_OPTIONS, free_ports(len(_PORT_OPTIONS)), strict=True))
         config = self._directory / "s3.json"
         config.write_text(json.dumps(_identities()))
         command = [
@@ -143,10 +144,14 @@ class SeaweedFS:
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.kill()  # an orderly end takes it ten seconds, and nobody reads the data again
-        process.wait()
+        if process.poll() is None:
+            process.kill()  # an orderly end takes it ten seconds, and nobody reads the data again
+            process.wait()
+        for option, port in self._ports.items():  # it makes these in /tmp whatever it is told
+            service = option.partition(".")[0]
+            Path(f"/tmp/seaweedfs-{service}-grpc-{port}.sock").unlink(missing_ok=True)
 
 
 _ENVIRONMENT = {"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"}
