@@ -111,7 +111,9 @@ class Trees:
     def _open(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Origin, Key]:
         options = dict(options)
         simulate = options.pop("simulate", None)
-        origin, root = open_origin(url, client=client, options=options, fetch=self._config.fetch)
+        origin, root = open_origin(
+            url, client=client, options=options, fetch=self._config.fetch, upload=self._config.upload
+        )
         if simulate:
             origin = SimulatedOrigin(origin, **simulate)
         policy = RetryPolicy.of(self._config.fetch)
