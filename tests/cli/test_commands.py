@@ -24,6 +24,11 @@ def test_version_and_help_answer_without_an_engine(tiercache: Command) -> None:
     for command in ("mount", "umount", "status", "drain", "warmup", "stop", "bench", "config", "version"):
         assert f"\n  {command} " in text
     assert "\n  engine " not in text
+    assert tiercache.good() == text
+
+
+def test_bench_has_its_own_help(tiercache: Command) -> None:
+    assert "smallfiles,largefile,checkpoint,metadata,all" in tiercache.good("bench", "--help")
 
 
 def test_help_imports_nothing_heavy(tiercache: Command) -> None:

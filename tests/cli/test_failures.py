@@ -19,6 +19,7 @@ from rig.command import Command
         ["nonsense"],
         ["status", "--nonsense"],
         ["mount", "s3://b", "/m", "--deadline"],
+        ["config"],
         ["config", "nonsense"],
     ],
 )

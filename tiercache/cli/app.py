@@ -21,22 +21,23 @@ from tiercache.cli.options import (
 
 app = typer.Typer(
     help="A tiered cache for training data and checkpoints: mount a bucket, or open it through fsspec.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True, rich_markup_mode=None)
+config_app = typer.Typer(help="Look at the configuration.", rich_markup_mode=None)
 app.add_typer(config_app, name="config")
 
-Url = Annotated[str, typer.Argument(help="s3://bucket/prefix, another URL, a directory, or tiercache://NAME.")]
+Url = Annotated[
+    str, typer.Argument(help="s3://bucket/prefix, another URL, a directory, or tiercache://NAME.", metavar="URL")
+]
 
 
 @app.command()
 def mount(
     url: Url,
-    mountpoint: Annotated[str, typer.Argument(help="An existing directory.")],
+    mountpoint: Annotated[str, typer.Argument(help="An existing directory.", metavar="MOUNTPOINT")],
     cache_dir: CacheDir = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -67,7 +68,7 @@ def mount(
 
 @app.command()
 def umount(
-    mountpoint: Annotated[str, typer.Argument(help="Where it is mounted.")],
+    mountpoint: Annotated[str, typer.Argument(help="Where it is mounted.", metavar="MOUNTPOINT")],
     cache_dir: CacheDir = None,
     config: ConfigFile = None,
     deadline: Deadline = "60s",
@@ -81,7 +82,7 @@ def umount(
 
 @app.command()
 def status(
-    path: Annotated[str | None, typer.Argument(help="A path under a mount, or a URL.")] = None,
+    path: Annotated[str | None, typer.Argument(help="A path under a mount, or a URL.", metavar="PATH")] = None,
     cache_dir: CacheDir = None,
     config: ConfigFile = None,
     as_json: AsJson = False,

@@ -29,7 +29,7 @@ class Unfinished(TierCacheError):
 def run(app: typer.Typer, arguments: list[str]) -> int:
     """Run a command line and return the exit status. Nothing but SystemExit of an embedded tool leaves here."""
     try:
-        result = typer.main.get_command(app).main(arguments, prog_name="tiercache", standalone_mode=False)
+        result = typer.main.get_command(app).main(arguments or ["--help"], prog_name="tiercache", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
         return _report(error)
