@@ -69,26 +69,17 @@ def test_safetensors_maps_a_cached_file(ground: Ground, tmp_path: Path) -> None:
         assert opened.get_slice("weight")[5:8].tolist() == [5.0, 6.0, 7.0]
 
 
-def test_webdataset_streams_shards(ground: Ground, image_files: list[Path]) -> None:
+def test_webdataset_streams_shards(ground: Ground, image_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     shards = []
     for shard in range(2):
         path = f"{ground.path}/shards/{shard:02}.tar"
         with ground.fs.open(path, "wb") as file, webdataset.TarWriter(file) as sink:
             for number, image in list(enumerate(image_files))[shard::2]:
                 sink.write({"__key__": f"{number:04}", "img": image.read_bytes(), "cls": str(number).encode()})
-        shards.append(path)
-
-    def opened(sources: object) -> object:
-        for source in sources:  # type: ignore[attr-defined]
-            source["stream"] = ground.fs.open(source["url"])
-            yield source
-
-    data = webdataset.DataPipeline(
-        webdataset.SimpleShardList(shards),
-        opened,
-        webdataset.tariterators.tar_file_expander,
-        webdataset.group_by_keys(),
-    )
+        shards.append(ground.fs.unstrip_protocol(path))
+    # webdataset's own way to learn of another kind of URL.
+    monkeypatch.setitem(webdataset.gopen_schemes, "tiercache", lambda url, mode, *_: ground.fs.open(url, mode))
+    data = webdataset.WebDataset(shards, shardshuffle=False)
     samples = {int(sample["cls"]): sample["img"] for sample in data}
     assert samples == {number: path.read_bytes() for number, path in enumerate(image_files)}
 

@@ -103,8 +103,16 @@ def test_hugging_face_saves_and_loads_a_data_set(ground: Ground, table: pa.Table
     assert loaded.to_list() == data.to_list()
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-def test_hugging_face_loads_data_files(ground: Ground, table: pa.Table, tmp_path: Path, streaming: bool) -> None:
+def test_hugging_face_loads_data_files(ground: Ground, table: pa.Table, tmp_path: Path) -> None:
+    check_data_files(ground, table, tmp_path, streaming=False)
+
+
+def test_hugging_face_streams_data_files(s3: Ground, table: pa.Table, tmp_path: Path) -> None:
+    """Over S3: streaming makes two slashes of the three in ``tiercache:///path``, so no file tree can be streamed."""
+    check_data_files(s3, table, tmp_path, streaming=True)
+
+
+def check_data_files(ground: Ground, table: pa.Table, tmp_path: Path, *, streaming: bool) -> None:
     for shard in range(3):
         pq.write_table(table.slice(shard * 50, 50), f"{ground.path}/data/{shard}.parquet", filesystem=ground.fs)
     url = ground.fs.unstrip_protocol(f"{ground.path}/data/*.parquet")
@@ -119,11 +127,11 @@ def test_hugging_face_loads_data_files(ground: Ground, table: pa.Table, tmp_path
     assert list(loaded) == table.slice(0, 150).to_pylist()
 
 
-def test_hugging_face_streams_json_lines(ground: Ground, tmp_path: Path) -> None:
+def test_hugging_face_streams_json_lines(s3: Ground) -> None:
     rows = [{"number": number, "square": number**2} for number in range(1000)]
-    ground.write("rows.jsonl", "\n".join(map(json.dumps, rows)).encode())
-    url = ground.fs.unstrip_protocol(f"{ground.path}/rows.jsonl")
+    s3.write("rows.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    url = s3.fs.unstrip_protocol(f"{s3.path}/rows.jsonl")
     loaded = datasets.load_dataset(
-        "json", data_files=url, split="train", streaming=True, storage_options=ground.storage_options
+        "json", data_files=url, split="train", streaming=True, storage_options=s3.storage_options
     )
     assert list(loaded) == rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,26 @@ from rig.ground import Ground
 
 LOADER_TIMEOUT_S = 60
 
+Upload = Callable[[Ground, str, list[Path]], list[str]]
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+
 @pytest.mark.parametrize("by", ["instance", "options"])
-def test_data_loader_workers_read_every_image(
-    ground: Ground, images: list[str], image_files: list[Path], method: str, by: str
+def test_forked_data_loader_workers_read_every_image(
+    ground: Ground, images: list[str], image_files: list[Path], by: str
 ) -> None:
-    """C21: workers of each start method give every file's bytes, whether they inherit the filesystem or make it."""
+    """C21: forked workers give every file's bytes, whether they inherit the filesystem or make their own."""
+    check_data_loader(ground, images, image_files, method="fork", by=by)
+
+
+@pytest.mark.parametrize(("method", "by"), [("forkserver", "instance"), ("spawn", "instance"), ("spawn", "options")])
+def test_fresh_data_loader_workers_read_every_image(
+    s3: Ground, image_files: list[Path], method: str, by: str, upload: Upload
+) -> None:
+    """C21: the same for workers that get the filesystem pickled, or as options."""
+    check_data_loader(s3, upload(s3, "images", image_files), image_files, method=method, by=by)
+
+
+def check_data_loader(ground: Ground, images: list[str], image_files: list[Path], *, method: str, by: str) -> None:
     ground.fs.ls(ground.path)
     source = ground.fs if by == "instance" else ground.storage_options
     loader = torch.utils.data.DataLoader(
@@ -31,6 +45,7 @@ def test_data_loader_workers_read_every_image(
         shuffle=True,
         num_workers=2,
         multiprocessing_context=method,
+        persistent_workers=True,
         timeout=LOADER_TIMEOUT_S,
         collate_fn=list,
         generator=torch.Generator().manual_seed(1),
@@ -114,7 +129,7 @@ def test_distributed_checkpoint_writes_and_reads_back(ground: Ground, sync_files
         ground.protocol: ground.options,
         "tiercache": {"cache_dir": ground.storage_options["cache_dir"]},
     }
-    state = model_state()["model"]
+    state = dict(model_state()["model"])
     dcp.save(state, storage_writer=FsspecWriter(url, sync_files=sync_files, **options), no_dist=True)
     ground.drain()
     assert sorted(Path(name).name for name in ground.fs.find(f"{ground.path}/dcp")) == [".metadata", "__0_0.distcp"]
@@ -145,4 +160,5 @@ def test_numpy_maps_a_cached_file(ground: Ground, image_files: list[Path]) -> No
     with ground.fs.open(path) as file:
         mapped = np.memmap(file, dtype=np.float32, mode="r")
         assert np.array_equal(mapped, array)
+        file.seek(0)
         assert np.array_equal(np.fromfile(file, dtype=np.float32), array)

@@ -68,7 +68,9 @@ class S3Direct:
 
 
 def drain(fs: TierCacheFileSystem) -> None:
-    connect(fs._config).drain(deadline_s=60)
+    result = connect(fs._config).drain(deadline_s=60)
+    assert not result["left"], result
+    assert not result["errors"], result
 
 
 @pytest.fixture(scope="session")

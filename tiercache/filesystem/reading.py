@@ -51,6 +51,10 @@ class ReadFile(io.BufferedReader):
             found.append(part)
         return b"".join(found)
 
+    def __del__(self) -> None:
+        # Some libraries leave their files to the garbage collector; io would warn of it, and fsspec's own files do not.
+        self.close()
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _reopen, (self.fs, self.path, self.tell())
 
