@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, InvalidArgument, NoAttribute, ReadOnly, Unsupported
+from tiercache.errors import Absent, Changed, InvalidArgument, NoAttribute, ReadOnly, Unsupported
 from tiercache.fuse.attributes import Attr, Caller, DirEntry, EntryOut, FileSystemSpace, OpenOut, file_system_space
 from tiercache.fuse.directories import Child, Line, Stream, Streams
 from tiercache.fuse.guard import errno_for
@@ -26,6 +26,9 @@ from tiercache.model import Entry, Key, Kind, parent_of
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
+
+OPEN_ATTEMPTS = 4
+"""How often an open starts again because the origin's version changed under it."""
 
 
 class Vfs:
@@ -184,19 +187,26 @@ class Vfs:
         if write or truncate:
             self._check_writable()
         inode = self._nodes.inode(node)
-        with self.notices.acting() if truncate else contextlib.nullcontext():
-            handle = await self._namespace.open(
-                inode,
-                read=access != os.O_WRONLY,
-                write=write or truncate,
-                truncate=truncate,
-                append=bool(flags & os.O_APPEND),
-            )
-        try:
-            entry = await self._namespace.getattr(inode)
-        except BaseException:
+        for _ in range(OPEN_ATTEMPTS):
+            with self.notices.acting() if truncate else contextlib.nullcontext():
+                handle = await self._namespace.open(
+                    inode,
+                    read=access != os.O_WRONLY,
+                    write=write or truncate,
+                    truncate=truncate,
+                    append=bool(flags & os.O_APPEND),
+                )
+            try:
+                entry = await self._namespace.getattr(inode)
+            except BaseException:
+                await handle.close()
+                raise
+            if reads_what(handle, entry):
+                break
+            # Another version came up between the two calls: its length must not meet the older bytes.
             await handle.close()
-            raise
+        else:
+            raise Changed("the file changes faster than it can be opened")
         if truncate:
             self._wrote(inode)
         return self._opened(entry, handle, caller)
@@ -359,3 +369,8 @@ class Vfs:
         verdict = self._pages.opened(entry.inode, content_of(entry))
         number = self._handles.add(handle, caller, direct_io=verdict.direct_io)
         return OpenOut(number, verdict.keep_cache, verdict.direct_io)
+
+
+def reads_what(handle: Handle, entry: Entry) -> bool:
+    """Whether a handle reads the bytes that the entry tells of."""
+    return bool(entry.staged) or handle.version is None or handle.version.etag == entry.etag
