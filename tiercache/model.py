@@ -104,7 +104,10 @@ class StagedState(enum.StrEnum):
 
 
 class Attributes(NamedTuple):
-    """POSIX attributes that an origin keeps with an object. Times are nanoseconds since the epoch, ``mode`` is the low 12 bits."""
+    """POSIX attributes that an origin keeps with an object.
+
+    Times are nanoseconds since the epoch, ``mode`` is the low 12 bits.
+    """
 
     mode: int
     uid: int
