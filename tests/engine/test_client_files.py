@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import trio
 
@@ -51,9 +49,9 @@ def test_a_discarded_file_was_never_there(ground: Ground) -> None:
             assert ground.names() == ["k"]
             with pytest.raises(Absent):
                 await names.lookup(ground.key("never"))
-            assert list(Path(engine.staging.directory).glob("[0-9]*")) == []
 
     run(scenario)
+    assert list((ground.cache_dir / "staging").glob("[0-9]*")) == []
 
 
 def test_the_newest_of_many_quick_versions_is_the_one_that_stays(ground: Ground) -> None:

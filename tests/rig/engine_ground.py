@@ -25,7 +25,7 @@ from tiercache.origins.base import ALWAYS
 
 @dataclass
 class Ground:
-    """Where a test plays: an origin that can be changed past the engine, and engines to start on one cache directory."""
+    """Where a test plays: an origin that can be changed past the engine, and engines on one cache directory."""
 
     url: str
     options: dict[str, Any]
@@ -39,8 +39,8 @@ class Ground:
         return self.root + b"/" + os.fsencode(name)
 
     @asynccontextmanager
-    async def engine(self, profile: str = "general", **settings: Any) -> AsyncIterator[tuple[Engine, Namespace]]:
-        """A started engine and the namespace of the origin; stopped, not drained, at the end."""
+    async def started(self, **settings: Any) -> AsyncIterator[Engine]:
+        """A started engine that nobody has attached an origin to; stopped, not drained, at the end."""
         config = Config.model_validate(
             {
                 "cache_dir": self.cache_dir,
@@ -56,10 +56,16 @@ class Ground:
         async with trio.open_nursery() as nursery:
             await nursery.start(engine.run)
             try:
-                namespace, _ = await engine.attach(self.url, options=self.options, profile=profile)
-                yield engine, namespace
+                yield engine
             finally:
                 engine.stop()
+
+    @asynccontextmanager
+    async def engine(self, profile: str = "general", **settings: Any) -> AsyncIterator[tuple[Engine, Namespace]]:
+        """The same, and the namespace of the origin."""
+        async with self.started(**settings) as engine:
+            namespace, _ = await engine.attach(self.url, options=self.options, profile=profile)
+            yield engine, namespace
 
     def put(self, name: str, data: bytes) -> None:
         """Write past the engine."""
