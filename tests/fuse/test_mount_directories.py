@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rig.mounts import Mounted
+from rig.mounts import EngineProcess, Mounted, Source, umount_when_free
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.opendir.restype = ctypes.c_void_p
@@ -73,19 +73,25 @@ def test_an_empty_directory_ends_at_once(root: Path) -> None:
     assert os.listdir(root / "empty") == []
 
 
-def test_what_is_deleted_ahead_of_the_reader_is_not_told(on_posix: Mounted) -> None:
-    fill(on_posix, 3000)
-    directory = on_posix.path / "dir"
-    names = os.listdir(directory)
+def test_what_is_deleted_ahead_of_the_reader_is_not_told(
+    engine: EngineProcess, posix: Source, driver: str, mountpoint: Path
+) -> None:
+    assert posix.directory is not None
+    for number in range(3000):
+        (posix.directory / f"file-{number:06d}").touch()
+    engine.mount(posix, mountpoint, profile="weights", mount_options={"driver": driver})  # one listing lasts a minute
+    assert len(os.listdir(mountpoint)) == 3000
+    names = os.listdir(mountpoint)  # the first listing has the origin's order, later ones the catalog's
     doomed = names[-40:]  # further ahead than kernel and libc read
-    stream = RawDirectory(directory)
+    stream = RawDirectory(mountpoint)
     lines = iter(stream)
     seen = [next(lines)]
     for name in doomed:
-        os.unlink(directory / name)
+        os.unlink(mountpoint / name)
     seen += lines
     stream.close()
     assert sorted(seen) == sorted(names[:-40])
+    umount_when_free(engine, mountpoint)
 
 
 def test_two_streams_and_rewinding(on_posix: Mounted) -> None:
