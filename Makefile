@@ -14,12 +14,11 @@ test-integrations: ## the tests with PyTorch, Hugging Face and other big users
 	scripts/bootstrap.sh test,pyfuse3,bench,integrations
 	.venv/bin/pytest tests/integrations $(ARGS)
 
-check: ## lint, format, types, layers
+check: ## lint, format, types, layers; all of them, also when one fails
 	scripts/bootstrap.sh test,pyfuse3,bench
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	.venv/bin/lint-imports
+	@status=0; for tool in "ruff check ." "ruff format --check ." mypy lint-imports; do \
+		echo ".venv/bin/$$tool"; .venv/bin/$$tool || status=1; \
+	done; exit $$status
 
 format: ## let ruff rewrite what it can
 	scripts/bootstrap.sh test,pyfuse3,bench
