@@ -1,4 +1,4 @@
-"""Changes that meet on one name: whatever the order, no byte is lost and origin, journal and catalog end up agreeing."""
+"""Changes that meet on one name: whatever the order, no byte is lost, and origin, journal and catalog agree at last."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from rig.engine_ground import Ground, read_file, run, write_file
 from rig.interposed_origin import interpose
@@ -71,18 +72,16 @@ def test_a_first_write_during_a_rename_goes_with_the_file(ground: Ground, afterw
     run(scenario)
 
 
-@pytest.mark.parametrize("method", ["read", "read_whole"])
-def test_a_rename_during_a_first_write_takes_the_write_along(ground: Ground, method: str) -> None:
+def test_a_rename_during_a_first_write_takes_the_write_along(ground: Ground) -> None:
     ground.put("log", b"old")
 
     async def scenario() -> None:
         async with ground.engine() as (engine, names):
             handle = await names.open((await names.lookup(ground.key("log"))).inode, write=True, append=True)
-            stop = interpose(names).stop(method)
+            stop = interpose(names).stop("read")
             async with beside() as nursery:
                 nursery.start_soon(handle.write, 0, b" and new")
-                with trio.move_on_after(1):
-                    await stop.reached()
+                await stop.reached()
                 nursery.start_soon(lambda: names.rename(ground.key("log"), ground.key("log.1")))
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 stop.open()
@@ -199,15 +198,15 @@ def test_a_write_while_the_older_bytes_arrive_is_counted_with_its_directory(grou
             clone = engine.staging.clone
 
             async def slow_clone(*args: object) -> None:
-                await clone(*args)  # type: ignore[arg-type]
+                await clone(*args)
                 stop.open()
                 while engine.journal.get(first) is not None:
                     await engine.writeback.changed()
 
             first = (await names.lookup(ground.key("d/f"))).staged
-            engine.staging.clone = slow_clone  # type: ignore[method-assign]
+            engine.staging.clone = slow_clone
             await handle.write(0, b"SECOND")
-            engine.staging.clone = clone  # type: ignore[method-assign]
+            engine.staging.clone = clone
             assert names.tree.exists_here(ground.key("d"))
             assert await read_file(names, ground.key("d/f")) == b"SECOND"
             await handle.flush()
@@ -234,14 +233,14 @@ def test_attributes_set_while_the_bytes_arrive_are_kept(ground: Ground) -> None:
             clone = engine.staging.clone
 
             async def slow_clone(*args: object) -> None:
-                await clone(*args)  # type: ignore[arg-type]
+                await clone(*args)
                 stop.open()
                 while engine.journal.get(entry.staged) is not None:
                     await engine.writeback.changed()
 
-            engine.staging.clone = slow_clone  # type: ignore[method-assign]
+            engine.staging.clone = slow_clone
             await names.setattr(entry.inode, mode=0o600)
-            engine.staging.clone = clone  # type: ignore[method-assign]
+            engine.staging.clone = clone
             await drained(engine)
             assert list(engine.journal.records()) == []
             assert ground.get("f") == b"bytes"

@@ -24,24 +24,29 @@ class AttributeChanges:
     async def set_attributes(self, key: Key, attributes: Attributes) -> Entry:
         """Store new attributes: in the journal for a dirty file, at the origin for a clean one."""
         tree = self._tree
-        entry = await self._names.lookup(key)
-        if entry.staged:
-            return await self._writes.set_staged_attributes(key, entry, attributes)
-        if tree.can(Capability.SET_ATTRIBUTES):
-            return await self._set_at_origin(key, entry, attributes)
-        if tree.can(Capability.STORED_ATTRIBUTES) and entry.kind is Kind.FILE:
-            return await self._writes.rewrite_with_attributes(key, attributes)
-        # The origin has no place for them: they last as long as the catalog knows this version.
-        return tree.put(key, with_attributes(entry, attributes))
+        async with tree.names.hold(key):
+            entry = await self._names.lookup(key)
+            if not self._need_upload(entry):
+                try:
+                    return await self._set_held(key, entry, attributes)
+                except Unsupported:
+                    if entry.kind is not Kind.FILE:
+                        return tree.put(key, with_attributes(entry, attributes))
+        return await self._writes.set_attributes(key, entry, attributes)
 
-    async def _set_at_origin(self, key: Key, entry: Entry, attributes: Attributes) -> Entry:
+    def _need_upload(self, entry: Entry) -> bool:
+        """Staged bytes take them along; some stores keep them with the bytes alone."""
         tree = self._tree
+        only_with_bytes = tree.can(Capability.STORED_ATTRIBUTES) and not tree.can(Capability.SET_ATTRIBUTES)
+        return bool(entry.staged) or (only_with_bytes and entry.kind is Kind.FILE)
+
+    async def _set_held(self, key: Key, entry: Entry, attributes: Attributes) -> Entry:
+        tree = self._tree
+        if not tree.can(Capability.SET_ATTRIBUTES):
+            # The origin has no place for them: they last as long as the catalog knows this version.
+            return tree.put(key, with_attributes(entry, attributes))
         try:
             stat = await tree.call(tree.origin.set_attributes, key, attributes, entry.etag)
-        except Unsupported:
-            if entry.kind is not Kind.FILE:
-                return tree.put(key, with_attributes(entry, attributes))
-            return await self._writes.rewrite_with_attributes(key, attributes)
         except Absent:
             if not tree.exists_here(key):
                 raise

@@ -29,22 +29,29 @@ class Changes:
     async def mkdir(self, key: Key, attributes: Attributes) -> Entry:
         """Make a directory: a real one, or a marker object where directories are prefixes."""
         tree = self._tree
-        await self._require_new(key)
-        stat = await tree.call(tree.origin.make_directory, key, attributes)
-        tree.kept_directories.discard(key)
-        return self._made(key, stat, attributes)
+        async with tree.names.hold(key):
+            await self._require_new(key)
+            stat = await tree.call(tree.origin.make_directory, key, attributes)
+            tree.kept_directories.discard(key)
+            return self._made(key, stat, attributes)
 
     async def symlink(self, key: Key, target: bytes, attributes: Attributes) -> Entry:
         tree = self._tree
-        await self._require_new(key)
-        stat = await tree.call(tree.origin.symlink, key, target, attributes)
-        return self._made(key, stat, attributes)
+        async with tree.names.hold(key):
+            await self._require_new(key)
+            stat = await tree.call(tree.origin.symlink, key, target, attributes)
+            return self._made(key, stat, attributes)
 
     async def link(self, source: Key, target: Key) -> Entry:
         """A second name for a file; only where the origin has hard links, and once its bytes are there."""
         tree = self._tree
         if not tree.can(Capability.HARD_LINKS):
             raise Unsupported(f"{show(target)}: this origin has no hard links")
+        async with tree.names.hold(source, target):
+            return await self._link_held(source, target)
+
+    async def _link_held(self, source: Key, target: Key) -> Entry:
+        tree = self._tree
         entry = await self._names.lookup(source)
         if entry.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(source)}: a directory cannot be linked")
@@ -86,7 +93,11 @@ class Changes:
     # -- removing -----------------------------------------------------------------------------------
 
     async def unlink(self, key: Key, *, keep_directory: bool) -> None:
-        """Remove a file or symlink: its staged bytes are cancelled, its object deleted."""
+        """Remove a file or symlink: its object is deleted, its staged bytes are cancelled."""
+        async with self._tree.names.hold(key):
+            await self._unlink_held(key, keep_directory=keep_directory)
+
+    async def _unlink_held(self, key: Key, *, keep_directory: bool) -> None:
         tree = self._tree
         entry = await self._names.lookup(key)
         if entry.kind is Kind.DIRECTORY:
@@ -102,13 +113,15 @@ class Changes:
             tree.doubt_parents(key)
 
     async def _remove_object(self, key: Key, entry: Entry) -> None:
-        """Cancel the upload and delete what the origin has under the name, also what an upload just brought there."""
+        """Delete what the origin has under the name and cancel the upload, in this order: if the origin refuses, the
+        file is still there with all its bytes."""
         tree = self._tree
-        if entry.staged:
-            # An upload under way may land after our delete; write-back removes what it brings.
-            await self._writeback.cancel(entry.staged, wait=False)
         # Absent: nothing was sent yet, or somebody else was faster.
         await ignoring(Absent, tree, tree.origin.delete, key)
+        # An upload under way may land after our delete; write-back removes what it brings.
+        if entry.staged and not await self._writeback.cancel(entry.staged, wait=False):
+            # It ended while we deleted: before or after is not known.
+            await ignoring(Absent, tree, tree.origin.delete, key)
 
     def keep(self, directory: Key) -> None:
         if directory and not self._tree.can(Capability.EMPTY_DIRECTORIES):
@@ -117,13 +130,12 @@ class Changes:
     def forget_name(self, key: Key, entry: Entry) -> None:
         """The name is gone; its inode lives on for its open handles."""
         tree = self._tree
-        if entry.staged:
-            tree.note_staged(key, -1)
         names = tree.live.links.get(entry.inode)
         tree.put(key, absent_entry(now_ns()))
         if names is not None:
             self._drop_link(key, entry, names)
         else:
+            tree.place_staged(entry.inode, None)
             live = tree.live.get(entry.inode)
             if live is not None and live.key == key:
                 live.key = None
@@ -150,12 +162,16 @@ class Changes:
 
     async def rmdir(self, key: Key) -> None:
         """Remove an empty directory."""
+        if not key:
+            raise InvalidArgument("the root of an origin cannot be removed")
+        async with self._tree.names.hold(key):
+            await self._rmdir_held(key)
+
+    async def _rmdir_held(self, key: Key) -> None:
         tree = self._tree
         entry = await self._names.lookup(key)
         if entry.kind is not Kind.DIRECTORY:
             raise NotDirectory(f"{show(key)}: not a directory")
-        if not key:
-            raise InvalidArgument("the root of an origin cannot be removed")
         if key in tree.staged_below or await self._names.children(key, posix=False):
             raise NotEmpty(f"{show(key)}: directory not empty")
         # The temporary file of a cancelled upload would make a real directory look full.
@@ -175,11 +191,15 @@ class Changes:
 
     async def remove_tree(self, directory: Key) -> None:
         """Delete everything below ``directory`` and itself, names without a POSIX spelling included."""
+        async with self._tree.names.hold(directory):
+            await self._remove_tree_held(directory)
+
+    async def _remove_tree_held(self, directory: Key) -> None:
         tree = self._tree
         staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, directory)]
         for live in staged:
             assert live.key is not None
-            await self.unlink(live.key, keep_directory=False)
+            await self._unlink_held(live.key, keep_directory=False)
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except Absent:
@@ -198,4 +218,5 @@ class Changes:
         tree.put(directory, absent_entry(now_ns()))
         tree.touch_directory(parent_of(directory))
         tree.doubt_parents(directory)
+        tree.trees_changed += 1
         tree.changed(directory, entry.inode if entry else 0)

@@ -12,7 +12,7 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, Lost, NotDirectory
-from tiercache.journal import ConditionKind
+from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Entry, Key, Kind, StagedState, parent_of
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
@@ -101,10 +101,24 @@ class ClientFiles:
 
     async def publish(self, staged_id: int) -> Entry:
         """The client closed its file: it replaces the name, at once here and later at the origin."""
+        while True:
+            key = self._record(staged_id).key
+            async with self._tree.names.hold(key):
+                record = self._record(staged_id)
+                if record.key == key:  # else its directory was moved while we waited
+                    entry = await self._publish_held(record)
+                    break
+        await self._writes.wait_closed(staged_id)
+        return self._tree.entry(record.key) or entry
+
+    def _record(self, staged_id: int) -> StagedRecord:
         record = self._journal.get(staged_id)
         if record is None:
             raise Absent(f"there is no staged file {staged_id}")
-        key, staged = record.key, self._staging.open(staged_id)
+        return record
+
+    async def _publish_held(self, record: StagedRecord) -> Entry:
+        key, staged = record.key, self._staging.open(record.id)
         replaced = await self._present(key, sure=record.condition is not ConditionKind.ALWAYS)
         if replaced is not None and record.condition is ConditionKind.IF_ABSENT:
             raise Exists(f"{show(key)}: exists already")
@@ -118,21 +132,21 @@ class ClientFiles:
         entry = staged_entry(
             attributes._replace(mtime_ns=at_ns, ctime_ns=at_ns),
             record.inode,
-            staged=staged_id,
+            staged=staged.id,
             size_bytes=staged.size_bytes,
         )
-        if replaced is not None and replaced.staged:
-            self._tree.note_staged(key, -1)
+        if replaced is not None:
+            self._tree.place_staged(replaced.inode, None)
         if older is not None:
             # In one step with the new entry: the older upload may end any time, and must not take the name back.
             older.key = None
             older.entry = older.entry._replace(link_count=0)
         live = self._files.enter_staged(key, entry._replace(etag=record.base_etag), staged)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
-        await self._writes.close_written(live, staged)
+        await self._writes.seal_closed(live, staged)
         if replaced is not None:
             await self._drop_older(replaced, older)
-        return self._tree.entry(key) or entry
+        return entry
 
     async def _drop_older(self, replaced: Entry, older: LiveInode | None) -> None:
         """The file that had the name is an unlinked inode now. An upload of it that is due gives way to the newer one
@@ -148,8 +162,7 @@ class ClientFiles:
 
     async def sync_staged(self, staged_id: int) -> None:
         """The client's fsync: data and record are durable."""
-        if self._journal.get(staged_id) is None:
-            raise Absent(f"there is no staged file {staged_id}")
+        self._record(staged_id)
         await self._writeback.sync(staged_id)
 
     async def discard(self, staged_id: int) -> None:

@@ -28,7 +28,7 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
     if stat.attributes is None and record.attributes is not None:
         entry = with_attributes(entry, record.attributes)
     tree.put(record.key, entry)
-    tree.note_staged(record.key, -1)
+    tree.place_staged(record.inode, None)
     tree.generations[parent_of(record.key)] += 1
     if live is not None:
         live.staged = None
@@ -41,14 +41,24 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
 
 
 def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
-    """Bring back the name and inode of a staged file that an earlier engine left in the journal. Oldest first."""
+    """Bring back the name and inode of a staged file that an earlier engine left in the journal, in the order in which
+    the files took their names."""
     attributes = record.attributes or Attributes(0o644, 0, 0, record.created_ns)
     entry = staged_entry(attributes, record.inode, staged=record.id, size_bytes=staged.size_bytes)
     entry = entry._replace(etag=record.base_etag)
-    live = tree.live.get(record.inode)
-    if live is None or live.staged is None:
-        tree.note_staged(record.key, +1)
+    _unlink_older(tree, record)
+    tree.place_staged(record.inode, record.key)
     tree.put(record.key, entry)
     live = tree.live.obtain(record.inode, record.key, entry)
     live.staged = staged
     return live
+
+
+def _unlink_older(tree: Tree, record: StagedRecord) -> None:
+    """A file that had the name before, and whose upload gives way to this one, is an unlinked inode."""
+    named = tree.entry(record.key)
+    older = tree.live.get(named.inode) if named is not None and named.inode != record.inode else None
+    if older is not None:
+        older.key = older.staged = None
+        tree.place_staged(older.inode, None)
+        tree.live.release(older)

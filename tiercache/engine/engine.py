@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ class Engine:
         recovered = await self.cache.recover()
         report = await self.writeback.recover()
         log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
-        for record in self.journal.records():
+        for record in sorted(self.journal.records(), key=lambda record: record.rank):
             tree = self.trees.get(record.origin)
             if tree is not None and record.published and record.state is not StagedState.LOST:
                 restore(tree, record, self.staging.open(record.id))
@@ -234,7 +234,8 @@ class Engine:
     async def drain(self, deadline_s: float, *, mountpoint: str | None = None) -> DrainResult:
         """Bring everything that is staged (of one mount) to its origin; returns at the deadline with what is left."""
         ids = None
-        await self._seal_flushed()
+        with trio.move_on_after(deadline_s):
+            await self._seal_flushed()
         if mountpoint is not None:
             ids = self.mounts.staged_ids(mountpoint)
         return await self.writeback.drain(deadline_s, ids=ids)
@@ -246,7 +247,8 @@ class Engine:
                 if live.staged is not None and live.writers == 0:
                     record = self.journal.get(live.staged.id)
                     if record is not None and self._uploads(record):
-                        await self.namespace(tree.origin_id, record.profile).writes.seal(live)
+                        with suppress(TierCacheError):  # one file's trouble, told by the drain's result and in status
+                            await self.namespace(tree.origin_id, record.profile).writes.seal(live)
 
     def status(self) -> dict[str, Any]:
         """Figures of the whole engine."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from tiercache.cache import VersionRef
 from tiercache.engine.entries import now_ns, staged_entry
 from tiercache.engine.handle import Handle
-from tiercache.engine.live import LiveInode, live_entry
+from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
@@ -62,21 +62,18 @@ class Files:
         self, key: Key, attributes: Attributes, *, exclusive: bool, truncate: bool, append: bool
     ) -> tuple[Entry, Handle]:
         """Open for writing, and make the file if there is none."""
-        found = await self._names.find(key)
-        if found is not None:
-            if exclusive:
-                raise Exists(f"{show(key)}: exists already")
-            handle = await self.open(key, write=True, truncate=truncate, append=append)
-            live = self._tree.live.get(handle.inode)
-            assert live is not None
-            return live_entry(live), handle
-        parent = await self._names.lookup(parent_of(key))
-        if parent.kind is not Kind.DIRECTORY:
-            raise NotDirectory(f"{show(parent_of(key))}: not a directory")
-        condition = ConditionKind.IF_ABSENT if exclusive else ConditionKind.ALWAYS
-        live = await self._make(key, attributes, condition)
-        handle = self._handle(live, live.entry, writable=True, append=append)
-        return live.entry, handle
+        async with self._tree.names.hold(key):
+            if await self._names.find(key) is None:
+                parent = await self._names.lookup(parent_of(key))
+                if parent.kind is not Kind.DIRECTORY:
+                    raise NotDirectory(f"{show(parent_of(key))}: not a directory")
+                condition = ConditionKind.IF_ABSENT if exclusive else ConditionKind.ALWAYS
+                live = await self._make(key, attributes, condition)
+                return live.entry, self._handle(live, live.entry, writable=True, append=append)
+        if exclusive:
+            raise Exists(f"{show(key)}: exists already")
+        handle = await self.open(key, write=True, truncate=truncate, append=append)
+        return handle.entry, handle
 
     async def _make(self, key: Key, attributes: Attributes, condition: ConditionKind) -> LiveInode:
         """A new staged file under a name that is free."""
@@ -92,7 +89,7 @@ class Files:
         """A staged file is the newest state of ``key`` from now on."""
         tree = self._tree
         tree.put(key, entry)
-        tree.note_staged(key, +1)
+        tree.place_staged(entry.inode, key)
         live = tree.live.obtain(entry.inode, key, entry)
         live.staged = staged
         tree.touch_directory(parent_of(key))

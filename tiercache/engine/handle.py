@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from tiercache.cache import VersionRef
-from tiercache.engine.live import LiveInode
+from tiercache.engine.live import LiveInode, live_entry
 from tiercache.errors import ReadOnly
-from tiercache.model import Key
+from tiercache.model import Entry, Key
 
 if TYPE_CHECKING:
     from tiercache.engine.files import Files
@@ -43,6 +43,11 @@ class Handle:
     @property
     def inode(self) -> int:
         return self._live.inode
+
+    @property
+    def entry(self) -> Entry:
+        """The file as it is now, unlinked or not."""
+        return live_entry(self._live)
 
     @property
     def key(self) -> Key | None:

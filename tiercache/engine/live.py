@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,9 @@ class LiveInode:
     mtime_ns: int = 0
     """Time of the last write through a handle, 0 if none since the attributes were last set."""
 
+    users: int = 0
+    """Operations without a handle that are under way."""
+
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while the staged file is made, replaced or sealed, so that two first writes stage once."""
 
@@ -49,7 +52,7 @@ class LiveInode:
 
 
 class LiveTable:
-    """All live inodes of one origin. An inode without handles and without staged bytes is dropped."""
+    """All live inodes of one origin. An inode that nobody uses and that has no staged bytes is dropped."""
 
     def __init__(self) -> None:
         self._by_inode: dict[int, LiveInode] = {}
@@ -68,12 +71,23 @@ class LiveTable:
             live.entry = entry
         return live
 
+    @contextmanager
+    def using(self, inode: int, key: Key, entry: Entry) -> Iterator[LiveInode]:
+        """The live inode, which stays in the table until the block ends, whatever arrives at the origin meanwhile."""
+        live = self.obtain(inode, key, entry)
+        live.users += 1
+        try:
+            yield live
+        finally:
+            live.users -= 1
+            self.release(live)
+
     def release(self, live: LiveInode) -> None:
         """Drop the inode if nothing uses it any more."""
         if live.hold is not None and not live.handles:
             live.hold.close()
             live.hold = None
-        if not live.handles and live.staged is None:
+        if not live.handles and not live.users and live.staged is None:
             self._by_inode.pop(live.inode, None)
 
     def __iter__(self) -> Iterator[LiveInode]:

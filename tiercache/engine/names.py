@@ -55,12 +55,12 @@ class Names:
         tree = self._tree
         directory = parent_of(key)
         while True:
-            generation = tree.generations[directory]
+            generation = tree.generation(directory)
             try:
                 stat: ObjectStat | None = await tree.call(tree.origin.stat, key)
             except (Absent, NotDirectory):
                 stat = None
-            if tree.generations[directory] == generation:
+            if tree.generation(directory) == generation:
                 return self.remember(key, stat)
             entry = self.known(key)
             if entry is not None:
@@ -138,13 +138,21 @@ class Names:
     async def _refresh(self, directory: Key) -> list[tuple[bytes, Entry]]:
         tree = self._tree
         for _ in range(LISTING_ATTEMPTS):
-            generation = tree.generations[directory]
+            generation, above = tree.generation(directory), tree.generation(parent_of(directory))
             listed_ns = now_ns()
-            stats = await self._list_origin(directory)
-            if tree.generations[directory] == generation:
+            try:
+                stats = await self._list_origin(directory)
+            except Absent:
+                if tree.generation(parent_of(directory)) != above:
+                    continue  # made while it was asked for
+                if directory:
+                    self.remember(directory, None)
+                raise
+            if tree.generation(directory) == generation:
                 return self._store_listing(directory, stats, listed_ns)
-        # Changes keep coming faster than the origin lists: use the answer, let what we know of each name win,
-        # and remember nothing.
+        # Changes keep coming faster than the origin lists: use an answer, let what we know of each name win, and
+        # remember nothing.
+        stats = await self._list_origin(directory)
         children = dict(tree.catalog.children(tree.origin_id, directory))
         for name, entry in self._entries(directory, stats, listed_ns):
             children.setdefault(name, entry)
@@ -158,8 +166,6 @@ class Names:
             # The root of a bucket is never absent: an unknown bucket must stay an error.
             if directory and tree.exists_here(directory):
                 return []
-            if directory:
-                self.remember(directory, None)
             raise
 
     def _entries(self, directory: Key, stats: list[ObjectStat], at_ns: int) -> list[tuple[bytes, Entry]]:
@@ -208,29 +214,42 @@ class Names:
         """Everything below ``directory``, newest bytes first of all: one flat listing where the origin has one."""
         tree = self._tree
         at_ns = now_ns()
-        generation = tree.generations.total()
+        generation = tree.generations.total() + tree.trees_changed
+        staged = self._staged_keys(directory)
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except (Absent, NotDirectory):
-            if directory and not tree.exists_here(directory):
+            if not directory or not (staged or tree.exists_here(directory)):
                 raise
             stats = []
         found = self._merge_walk(stats, at_ns)
-        if tree.generations.total() == generation:
+        if tree.generations.total() + tree.trees_changed == generation:
             self._remember_listings(directory, found, at_ns)
-        for live in tree.live:
-            if live.staged is not None and live.key is not None and is_below(live.key, directory):
-                staged = tree.entry(live.key)
-                if staged is not None and staged.staged:
-                    found[live.key] = staged
+        # Those too that were staged when the walk began: an upload may have ended after the origin passed its place.
+        for key in staged | self._staged_keys(directory):
+            newest = tree.entry(key)
+            if newest is not None and newest.kind is not Kind.ABSENT:
+                found[key] = newest
+            else:
+                found.pop(key, None)
         return sorted(found.items())
+
+    def _staged_keys(self, directory: Key) -> set[Key]:
+        return {
+            live.key
+            for live in self._tree.live
+            if live.staged is not None and live.key is not None and is_below(live.key, directory)
+        }
 
     def _merge_walk(self, stats: list[ObjectStat], at_ns: int) -> dict[Key, Entry]:
         tree = self._tree
         found: dict[Key, Entry] = {}
         for stat in stats:
             old = tree.entry(stat.key)
-            if old is not None and (old.staged or (old.kind is Kind.ABSENT and old.checked_ns > at_ns)):
+            if old is not None and (old.staged or old.checked_ns > at_ns):
+                # What we know is newer than the walk.
+                if old.kind is not Kind.ABSENT:
+                    found[stat.key] = old
                 continue
             inode = self._inode_of(stat, old)
             found[stat.key] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)

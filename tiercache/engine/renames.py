@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
 from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.changes import Changes
 from tiercache.engine.client_files import ClientFiles
@@ -11,7 +16,7 @@ from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Broken, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty
+from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, TierCacheError
 from tiercache.journal import StagedRecord
 from tiercache.model import Entry, Key, Kind, StagedState, VersionId, is_below, parent_of, version_id
 from tiercache.origins.base import Capability
@@ -41,10 +46,19 @@ class Renames:
 
     async def rename(self, source: Key, target: Key, *, no_replace: bool, exchange: bool, keep_directory: bool) -> None:
         """Move a file or a directory. On an origin without rename a directory is moved object by object."""
+        if source == target:
+            await self._names.lookup(source)
+            return
+        async with self._tree.names.hold(source, target):
+            await self._rename_held(
+                source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
+            )
+
+    async def _rename_held(
+        self, source: Key, target: Key, *, no_replace: bool, exchange: bool, keep_directory: bool
+    ) -> None:
         tree = self._tree
         entry = await self._names.lookup(source)
-        if source == target:
-            return
         if entry.kind is Kind.DIRECTORY and is_below(target, source):
             raise InvalidArgument(f"{show(source)}: cannot be moved into itself")
         if keep_directory or tree.can(Capability.EMPTY_DIRECTORIES):
@@ -121,22 +135,18 @@ class Renames:
 
     async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         tree = self._tree
-        if tree.can(Capability.RENAME):
-            if replaced is not None and replaced.staged:
-                await self._writeback.cancel(replaced.staged)
-            await tree.call(lambda: tree.origin.rename(source, target))
-            stat = await tree.call(tree.origin.stat, target)
-        else:
-            live = tree.live.get(entry.inode)
-            if live is not None:
-                await self._files.keep_readable(live)
-            stat = await tree.call(tree.origin.copy, source, target, entry.etag)
-            if replaced is not None and replaced.staged:
-                await self._writeback.cancel(replaced.staged)
-                if (await tree.call(tree.origin.stat, target)).etag != stat.etag:
-                    # The replaced file's upload ended between our copy and its cancellation.
-                    stat = await tree.call(tree.origin.copy, source, target, entry.etag)
-            await ignoring(Absent, tree, tree.origin.delete, source)
+        async with self._giving_way(replaced):
+            if tree.can(Capability.RENAME):
+                await tree.call(lambda: tree.origin.rename(source, target))
+                stat = await tree.call(tree.origin.stat, target)
+            else:
+                live = tree.live.get(entry.inode)
+                if live is not None:
+                    await self._files.keep_readable(live)
+                stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+        if not tree.can(Capability.RENAME):
+            # By its etag: what somebody else wrote since the copy stays.
+            await ignoring(Absent, tree, tree.origin.delete, source, entry.etag)
         if replaced is not None:
             self._changes.forget_name(target, replaced)
         moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
@@ -144,11 +154,35 @@ class Renames:
             self._files.rebind(source, entry, target, moved)
         self._move_name(source, target, entry, moved)
 
+    @asynccontextmanager
+    async def _giving_way(self, replaced: Entry | None) -> AsyncIterator[None]:
+        """For a block that writes the key of a file at the origin. What is staged of the file cannot land on top of it,
+        is given up when the block has done its work, and goes up after all when it failed."""
+        staged_id = replaced.staged if replaced is not None else 0
+        if staged_id:
+            await self._writeback.hold_back(staged_id)
+        try:
+            yield
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._send_after_all(staged_id)
+            raise
+        if staged_id:
+            await self._writeback.cancel(staged_id, wait=False)
+
+    async def _send_after_all(self, *staged_ids: int) -> None:
+        """The change for which these files were held back has ended. Those that are open are sealed when closed."""
+        for staged_id in staged_ids:
+            record = self._journal.get(staged_id)
+            live = self._tree.live.get(record.inode) if record is not None else None
+            if live is not None and not live.writers:
+                with suppress(TierCacheError):  # told at the file's next fsync or close, not instead of the failure
+                    await self._writes.seal_held(live)
+
     def _move_name(self, source: Key, target: Key, entry: Entry, moved: Entry) -> None:
         tree = self._tree
-        if entry.staged:
-            tree.note_staged(source, -1)
-            tree.note_staged(target, +1)
+        if moved.staged:
+            tree.place_staged(entry.inode, target)
         tree.put(source, absent_entry(now_ns()))
         tree.put(target, moved)
         names = tree.live.links.get(entry.inode)
@@ -169,30 +203,23 @@ class Renames:
                 raise NotDirectory(f"{show(target)}: not a directory")
             if target in tree.staged_below or await self._names.children(target, posix=False):
                 raise NotEmpty(f"{show(target)}: directory not empty")
-        sealed = await self._move_records(source, target)
-        if tree.can(Capability.RENAME):
-            # An upload to an old name that lands later would make the old directory anew.
-            await self._writeback.settle_below(tree.origin_id, source)
-            await tree.call(lambda: tree.origin.rename(source, target))
-        else:
-            await self._move_objects(source, target, dirty={_moved_key(r.key, target, source) for r in sealed})
-        self._move_tree(source, target)
-        for record in sealed:
-            live = tree.live.get(record.inode)
-            if live is not None and not live.writers:
-                await self._writes.seal(live)
-
-    async def _move_records(self, source: Key, target: Key) -> list[StagedRecord]:
-        """Move the dirty files of a tree in the journal, and keep them there until the tree has moved; returns them."""
-        moved = []
-        for record in self._staged_below(source):
-            key = _moved_key(record.key, source, target)
-            if not await self._writeback.rename(record.id, key):
-                continue  # its upload ended just now: it is an object like the others
-            if not await self._writeback.unseal(record.id):
-                raise Broken(f"{show(record.key)}: began its upload while it was moved")
-            moved.append(record._replace(key=key))
-        return moved
+        dirty = self._staged_below(source)
+        held_ids = [record.id for record in dirty]
+        try:
+            # Those that arrive before they can be held back are objects like the others.
+            dirty = [record for record in dirty if await self._writeback.hold_back(record.id)]
+            if tree.can(Capability.RENAME):
+                # An upload to an old name that lands later would make the old directory anew.
+                await self._writeback.settle_below(tree.origin_id, source)
+                await tree.call(lambda: tree.origin.rename(source, target))
+            else:
+                await self._move_objects(source, target, dirty={r.key for r in dirty if r.published})
+            for record in dirty:
+                await self._writeback.rename(record.id, _moved_key(record.key, source, target))
+            self._move_tree(source, target)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._send_after_all(*held_ids)
 
     def _staged_below(self, directory: Key) -> list[StagedRecord]:
         return [
@@ -219,7 +246,7 @@ class Renames:
         await for_each(
             tree, clean, lambda stat: tree.origin.copy(stat.key, _moved_key(stat.key, source, target), stat.etag)
         )
-        await for_each(tree, [stat.key for stat in objects], lambda key: tree.origin.delete(key))
+        await for_each(tree, objects, lambda stat: tree.origin.delete(stat.key, stat.etag))
         for level in directories_by_depth(stats, source):
             await for_each(tree, level, tree.origin.remove_directory)
         if not stats or source in tree.kept_directories:
@@ -240,11 +267,10 @@ class Renames:
         }
         for live in tree.live:
             if live.key is not None and is_below(live.key, source):
-                moved = _moved_key(live.key, source, target)
+                live.key = _moved_key(live.key, source, target)
                 if live.staged is not None:
-                    tree.note_staged(live.key, -1)
-                    tree.note_staged(moved, +1)
-                live.key = moved
+                    tree.place_staged(live.inode, live.key)
+        tree.trees_changed += 1
         if tree.entry(target) is None:
             tree.put(target, directory_entry(tree.catalog.new_inode(), at_ns, known=True))
 
@@ -252,20 +278,26 @@ class Renames:
 
     async def copy(self, source: Key, target: Key) -> Entry:
         """Copy a file inside the origin; staged bytes go there first, so that the copy is of the newest."""
+        async with self._tree.names.hold(target):
+            entry = await self._names.lookup(source)
+            if entry.kind is Kind.DIRECTORY:
+                raise IsDirectory(f"{show(source)}: is a directory")
+            if source == target:
+                return entry
+            if not entry.staged:
+                return await self._copy_held(source, target, entry)
+        return await self._client_files.copy_staged(source, target)
+
+    async def _copy_held(self, source: Key, target: Key, entry: Entry) -> Entry:
         tree = self._tree
-        entry = await self._names.lookup(source)
-        if entry.kind is Kind.DIRECTORY:
-            raise IsDirectory(f"{show(source)}: is a directory")
         replaced = await self._names.find(target)
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(target)}: is a directory")
-        if source == target:
-            return entry
-        if entry.staged:
-            return await self._client_files.copy_staged(source, target)
-        if replaced is not None and replaced.staged:
-            await self._writeback.cancel(replaced.staged)
-        stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+        live = tree.live.get(replaced.inode) if replaced is not None else None
+        if live is not None:
+            await self._files.keep_readable(live)
+        async with self._giving_way(replaced):
+            stat = await tree.call(tree.origin.copy, source, target, entry.etag)
         if replaced is not None:
             self._changes.forget_name(target, replaced)
         made = entry_of(stat, origin=tree.origin_id, inode=tree.catalog.new_inode(), old=None, at_ns=now_ns())

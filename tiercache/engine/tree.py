@@ -13,6 +13,7 @@ from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import directory_entry, now_ns
 from tiercache.engine.live import LiveTable
+from tiercache.engine.name_locks import NameLocks
 from tiercache.journal import OriginSource
 from tiercache.model import Entry, Key, Kind, OriginId, VersionId, parent_of
 from tiercache.origins.base import Capability, Origin
@@ -44,6 +45,12 @@ class Tree:
 
     live: LiveTable = field(default_factory=LiveTable)
 
+    names: NameLocks = field(default_factory=NameLocks)
+    """Held by whoever changes a name."""
+
+    staged_names: dict[int, Key] = field(default_factory=dict)
+    """The name of each inode that has staged bytes; changed by ``place_staged`` alone."""
+
     staged_below: Counter[Key] = field(default_factory=Counter)
     """For each directory, how many staged names lie anywhere under it: such a directory exists even where the
     origin, whose directories are key prefixes, does not know it yet."""
@@ -53,8 +60,10 @@ class Tree:
     directory stand; they are remembered until ``rmdir`` or the end of the engine."""
 
     generations: Counter[Key] = field(default_factory=Counter)
-    """Bumped at each local change in a directory, so that an answer asked for before the change is not stored
-    after it."""
+    """Bumped at each local change in a directory; see ``generation``."""
+
+    trees_changed: int = 0
+    """How many whole directories were moved or removed."""
 
     listeners: list[ChangeListener] = field(default_factory=list)
 
@@ -109,6 +118,11 @@ class Tree:
                 self.catalog.put_entry(self.origin_id, directory, known._replace(checked_ns=0))
                 self.catalog.forget_listing(self.origin_id, parent_of(directory))
 
+    def generation(self, directory: Key) -> int:
+        """Another one after each local change in a directory, or of a directory above it: an answer that was asked for
+        before the change is not to be stored after it."""
+        return self.generations[directory] + self.trees_changed
+
     def changed(self, key: Key, inode: int = 0) -> None:
         """A name changed (here or at the origin): answers under way are void and the kernel's copy must go."""
         self.generations[parent_of(key)] += 1
@@ -131,12 +145,17 @@ class Tree:
     def version_ref(self, key: Key, entry: Entry) -> VersionRef:
         return VersionRef(self.origin, self.origin_id, key, entry.etag, entry.size_bytes, entry.version)
 
-    def note_staged(self, key: Key, count: int) -> None:
-        """A staged name appeared under (+1) or left (-1) all its ancestors."""
-        for directory in ancestors(key):
-            self.staged_below[directory] += count
-            if self.staged_below[directory] <= 0:
-                del self.staged_below[directory]
+    def place_staged(self, inode: int, key: Key | None) -> None:
+        """The staged bytes of an inode have this name now; None when they have no name, or the inode is clean."""
+        old = self.staged_names.pop(inode, None)
+        if key is not None:
+            self.staged_names[inode] = key
+            self.staged_below.update(ancestors(key))
+        if old is not None:
+            for directory in ancestors(old):
+                self.staged_below[directory] -= 1
+                if not self.staged_below[directory]:
+                    del self.staged_below[directory]
 
     def exists_here(self, directory: Key) -> bool:
         """Whether we know of a directory that the origin may not know of."""

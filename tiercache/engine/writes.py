@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -38,15 +39,8 @@ class Writes:
 
     async def write(self, live: LiveInode, offset: int, data: bytes | memoryview, *, append: bool) -> int:
         """Put ``data`` into the inode's staged file, which is made at the first write."""
-        staged = await self._writable(live)
-        if append:
-            offset = staged.size_bytes
-        growth_bytes = offset + len(data) - staged.size_bytes
-        if growth_bytes > 0:
-            await self._staging.reserve(staged.id, growth_bytes)
-            if live.staged is not staged:  # sealed and sent while we waited for room
-                return await self.write(live, offset, data, append=append)
-        written = staged.write(offset, data)
+        staged = await self._with_room(live, lambda size_bytes: (size_bytes if append else offset) + len(data))
+        written = staged.write(staged.size_bytes if append else offset, data)
         live.mtime_ns = now_ns()
         return written
 
@@ -54,35 +48,59 @@ class Writes:
         """Set the size; to 0 without fetching what was there."""
         if size_bytes < 0:
             raise InvalidArgument("a file cannot have a negative size")
-        staged = await self._writable(live, empty=size_bytes == 0)
-        growth_bytes = size_bytes - staged.size_bytes
-        if growth_bytes > 0:
-            await self._staging.reserve(staged.id, growth_bytes)
+        staged = await self._with_room(live, lambda _: size_bytes, empty=size_bytes == 0)
         staged.truncate(size_bytes)
         live.mtime_ns = now_ns()
 
+    async def _with_room(
+        self, live: LiveInode, wanted_bytes: Callable[[int], int], *, empty: bool = False
+    ) -> StagedFile:
+        """The staged file that may be written now, with room to grow to ``wanted_bytes`` of its present size. While we
+        wait for room others append to it, or it is sealed and sent: then everything is asked again."""
+        while True:
+            staged = await self._writable(live, empty=empty)
+            growth_bytes = wanted_bytes(staged.size_bytes) - staged.size_bytes
+            if growth_bytes <= 0:
+                return staged
+            await self._staging.reserve(staged.id, growth_bytes)
+            grown = wanted_bytes(staged.size_bytes) - staged.size_bytes if live.staged is staged else 0
+            if grown == growth_bytes and self._is_writable(staged):
+                return staged
+            self._staging.release(staged.id, growth_bytes)
+
+    def _is_writable(self, staged: StagedFile) -> bool:
+        """Not sealed; a file without a record is an unlinked one, of which nothing will be sent."""
+        record = self._journal.get(staged.id)
+        return record is None or record.state is StagedState.STAGED
+
     # -- staging ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _name_of(self, live: LiveInode) -> AsyncIterator[Key | None]:
+        """The inode's name, which nobody changes until the block ends; None if it has none any more."""
+        while (key := live.key) is not None:
+            async with self._tree.names.hold(key):
+                if live.key == key:
+                    yield key
+                    return
+        yield None
 
     async def _writable(self, live: LiveInode, *, empty: bool = False) -> StagedFile:
         """The staged file that may be written now: the present one, a reopened one, or a new copy."""
-        staged = live.staged
-        if staged is not None:
-            record = self._journal.get(staged.id)
-            if record is None or record.state is StagedState.STAGED:
-                return staged
-        async with live.lock:
+        if live.staged is not None and self._is_writable(live.staged):
+            return live.staged
+        async with self._name_of(live) as key, live.lock:
             staged = live.staged
-            if staged is None:
-                return await self._stage_clean(live, empty=empty)
-            if await self._writeback.unseal(staged.id):
-                return staged
-            return await self._stage_again(live, staged, empty=empty)
+            if staged is not None and (key is None or await self._writeback.unseal(staged.id)):
+                return staged  # without a name nothing of it will be sent
+            if key is None:
+                return await self._stage_unnamed(live, empty=empty)
+            if live.staged is None:
+                return await self._stage_clean(live, key, empty=empty)
+            return await self._stage_again(live, key, live.staged, empty=empty)
 
-    async def _stage_clean(self, live: LiveInode, *, empty: bool) -> StagedFile:
+    async def _stage_clean(self, live: LiveInode, key: Key, *, empty: bool) -> StagedFile:
         """The first write to a clean file: its bytes are copied here, unless they go anyway."""
-        key = live.key
-        if key is None:
-            raise Changed("the file was deleted before it was written")
         entry = await self._names.lookup(key)
         if entry.inode != live.inode:
             raise Changed(f"{show(key)}: replaced while it was open")
@@ -91,23 +109,47 @@ class Writes:
             staged = await self.stage(key, entry, ConditionKind.ALWAYS)
         else:
             staged = await self._stage_copy(key, entry, lambda copy: self.copy_version(version, copy))
-        self._tree.note_staged(key, +1)
+        self._tree.place_staged(live.inode, key)
         live.staged = staged
         live.entry = self._tree.put(key, entry._replace(staged=staged.id))
         self._tree.changed(key, live.inode)
         return staged
 
-    async def _stage_again(self, live: LiveInode, older: StagedFile, *, empty: bool) -> StagedFile:
+    async def _stage_unnamed(self, live: LiveInode, *, empty: bool) -> StagedFile:
+        """The first write to a file that was deleted while it was clean. It lives as long as its handles, without a
+        record: after a crash nobody misses it."""
+        staged = self._staging.create()
+        try:
+            if not empty:
+                await self._copy_unnamed(live, staged)
+        except BaseException:
+            self._staging.delete(staged.id)
+            raise
+        live.staged = staged
+        return staged
+
+    async def _copy_unnamed(self, live: LiveInode, staged: StagedFile) -> None:
+        # Through a handle: it has the only copy open.
+        handle = next((handle for handle in live.handles if handle.version is not None), None)
+        size_bytes = handle.version.size_bytes if handle is not None and handle.version is not None else 0
+        await self._staging.reserve(staged.id, size_bytes)
+        while handle is not None and staged.size_bytes < size_bytes:
+            offset = staged.size_bytes
+            data = await handle.read(offset, COPY_CHUNK_BYTES)
+            if not data:
+                raise Broken(f"a deleted file ends at {offset} of {size_bytes} bytes")
+            staged.write(offset, data)
+
+    async def _stage_again(self, live: LiveInode, key: Key, older: StagedFile, *, empty: bool) -> StagedFile:
         """The present staged file is on its way: the write goes into a copy, whose upload follows."""
-        key = live.key
-        if key is None:
-            return older  # unlinked: nothing of it will be sent
         record = self._journal.get(older.id)
         entry = live_entry(live)._replace(etag=record.base_etag if record is not None else live.entry.etag)
         if empty:
             staged = await self.stage(key, entry, ConditionKind.ALWAYS)
         else:
             staged = await self._stage_copy(key, entry, lambda copy: self._clone(older, copy))
+        # The older one may have arrived meanwhile, and the inode have counted as clean.
+        self._tree.place_staged(live.inode, key)
         live.staged = staged
         live.entry = self._tree.put(key, live.entry._replace(staged=staged.id))
         return staged
@@ -198,11 +240,19 @@ class Writes:
 
     async def close_written(self, live: LiveInode, staged: StagedFile) -> None:
         """What close(2) and the close of a client's file promise under this profile."""
+        async with self._name_of(live):
+            await self.seal_closed(live, staged)
+        await self.wait_closed(staged.id)
+
+    async def seal_closed(self, live: LiveInode, staged: StagedFile) -> None:
+        """The half of it that whoever holds the name does."""
         self._tell_failure(staged)
-        local = self._profile.sync_on_close and self._profile.ack != "memory"
-        await self.seal(live, sync=local)
+        await self.seal_held(live, sync=self._profile.sync_on_close and self._profile.ack != "memory")
+
+    async def wait_closed(self, staged_id: int) -> None:
+        """The half that takes as long as the upload."""
         if self._profile.sync_on_close and self._profile.ack == "origin":
-            await self._writeback.wait(staged.id)
+            await self._writeback.wait(staged_id)
 
     async def fsync(self, live: LiveInode) -> None:
         """Data, then the journal; with ``ack = origin`` also the upload."""
@@ -215,8 +265,14 @@ class Writes:
             await self.seal(live)
             await self._writeback.wait(staged.id)
 
-    async def seal(self, live: LiveInode, *, sync: bool = False) -> None:
-        """Start the upload of what was written, unless the profile keeps it here or it has no name."""
+    async def seal(self, live: LiveInode) -> None:
+        """Start the upload of what was written, unless the profile keeps it here or it has no name. Waits while the
+        name is being changed: nothing may go up under one that is on its way out."""
+        async with self._name_of(live):
+            await self.seal_held(live)
+
+    async def seal_held(self, live: LiveInode, *, sync: bool = False) -> None:
+        """The same for a caller that holds the name."""
         async with live.lock:
             staged = live.staged
             record = self._journal.get(staged.id) if staged is not None else None
@@ -253,12 +309,12 @@ class Writes:
             live.staged = None
 
     async def write_through(self, key: Key) -> None:
-        """Bring a dirty file to the origin and wait until it is there."""
+        """Bring a dirty file, whose name the caller holds, to the origin and wait until it is there."""
         entry = await self._names.lookup(key)
         live = self._tree.live.get(entry.inode)
         while live is not None and live.staged is not None:
             staged = live.staged
-            await self.seal(live)
+            await self.seal_held(live)
             await self._writeback.wait(staged.id)
 
     async def write_through_below(self, directory: Key) -> None:
@@ -269,30 +325,20 @@ class Writes:
 
     # -- attributes ---------------------------------------------------------------------------------
 
-    async def set_staged_attributes(self, key: Key, entry: Entry, attributes: Attributes) -> Entry:
-        """New attributes of a dirty file travel with its upload."""
-        live = self._tree.live.get(entry.inode)
-        assert live is not None
-        assert live.staged is not None
-        await self._writable(live)
-        live.mtime_ns = 0
-        live.entry = self._tree.put(key, with_attributes(live_entry(live), attributes))
-        record = self._journal.get(live.staged.id)
-        if record is not None:
-            await self._journal.put(record._replace(attributes=attributes_of(live.entry)))
-        if live.writers == 0:
-            await self.seal(live)
-        return live.entry
-
-    async def rewrite_with_attributes(self, key: Key, attributes: Attributes) -> Entry:
-        """The origin stores attributes only with an upload: stage the same bytes with the new ones."""
-        entry = await self._names.lookup(key)
-        live = self._tree.live.obtain(entry.inode, key, entry)
-        try:
-            await self._writable(live)
-            return await self.set_staged_attributes(key, entry, attributes)
-        finally:
-            self._tree.live.release(live)
+    async def set_attributes(self, key: Key, entry: Entry, attributes: Attributes) -> Entry:
+        """New attributes travel with an upload, of a clean file too where the origin stores them in no other way."""
+        with self._tree.live.using(entry.inode, key, entry) as live:
+            staged = await self._writable(live)
+            live.mtime_ns = 0
+            changed = live.entry = with_attributes(live_entry(live), attributes)
+            record = self._journal.get(staged.id)
+            if live.key is not None:
+                self._tree.put(live.key, changed)
+            if record is not None:
+                await self._journal.put(record._replace(attributes=attributes_of(changed)))
+            if live.writers == 0:
+                await self.seal(live)
+            return live.entry
 
     # -- how far it has come ----------------------------------------------------------------------
 

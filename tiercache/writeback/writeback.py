@@ -194,6 +194,17 @@ class WriteBack:
             await self.settle(record.origin, record.key)
         return True
 
+    async def hold_back(self, staged_id: int) -> bool:
+        """Nothing of this file goes up until it is sealed again: returns when nothing of it can land any more, which a
+        hanging origin makes last until its timeout. False if it has arrived, or is gone."""
+        while (record := self._journal.get(staged_id)) is not None:
+            if record.state is StagedState.UPLOADING or record.committed_etag:
+                self._uploader.stop(staged_id)
+                await self._uploader.changed.heard()
+            elif record.state is not StagedState.SEALED or await self.unseal(staged_id):
+                return True
+        return False
+
     async def rename(self, staged_id: int, key: Key) -> bool:
         """The file has another name: it goes up there, and what is going up to the old one does not stay.
 

@@ -15,7 +15,7 @@ from tiercache.engine.requests.names import expire
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory, TierCacheError
 from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, PREFETCH_KEYS_MAX, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
-from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, Tier, VersionId, version_id
+from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, Tier, VersionId, parent_of, version_id
 
 PREFETCH_AT_ONCE: Final = 64
 """Files of one prefetch that are opened at a time."""
@@ -51,14 +51,14 @@ async def _open(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
 async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     """Nothing is known of the name: a whole GET of a small object answers everything."""
     tree = space.tree
-    generation = tree.generations[key.rpartition(b"/")[0]]
+    generation = tree.generation(parent_of(key))
     cache = call.engine.cache
     try:
         stat, version, data = await cache.ensure_small(tree.origin, tree.origin_id, key, BLOCK_SIZE_BYTES)
     except (Absent, IsDirectory):
         return await _open_entry(call, space, key, await space.lookup(key))
     old = tree.entry(key)
-    stale = tree.generations[key.rpartition(b"/")[0]] != generation
+    stale = tree.generation(parent_of(key)) != generation
     if stale or (old is not None and old.kind is Kind.DIRECTORY):
         return await _open_entry(call, space, key, await space.lookup(key))
     entry = space.names.remember(key, stat)
