@@ -18,8 +18,9 @@ from tiercache.model import Tier, VersionId
 
 T = TypeVar("T")
 
-TOUCHES_BATCH: Final = 64
-"""Hits told to the engine in one notice."""
+TOUCHES_BATCH: Final = 512
+"""Hits told to the engine in one notice, if no request comes first: a notice wakes the engine, which costs as much as
+several hits, and more on a machine with few cores."""
 
 TOUCHES_MAX: Final = 4096
 """Hits remembered while they cannot be told; then the oldest are forgotten."""
@@ -95,6 +96,8 @@ class Client:
         When the engine turns out to have been replaced, it is repeated once at the new one: always if the old one
         cannot have seen it, else only if it is ``idempotent``. EngineUnreachable otherwise.
         """
+        if self._touches:
+            self.tell_touches()
         try:
             with self._pool.connection() as connection:
                 return ask(connection)
