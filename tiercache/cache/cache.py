@@ -152,6 +152,8 @@ class Cache:
         for version in versions:
             for tier in self._copies.tiers.values():
                 tier.policy.access(version)
+            if self._promoter.is_promoted(version):
+                continue  # before the record is looked up: these are most of the hits
             record = self._copies.records.find(version)
             if record is not None and record.complete:
                 self._promoter.consider(version, record.size_bytes)

@@ -42,6 +42,10 @@ class Promoter:
     def is_running(self, version: VersionId) -> bool:
         return version in self._running
 
+    def is_promoted(self, version: VersionId) -> bool:
+        """Whether there is nothing left to do for it: it is in RAM, or there is no RAM tier."""
+        return self._ram is None or version in self._ram
+
     def consider(self, version: VersionId, size_bytes: int) -> None:
         """An NVMe copy was read. Never blocks, never raises."""
         ram = self._ram
