@@ -74,7 +74,9 @@ def duration(seconds: float) -> str:
 
 def ratio(value: Ratio | None) -> str:
     """``12.3 ×``."""
-    return NOTHING if value is None else f"{number(value.median)} ×"
+    return (
+        NOTHING if value is None else f"{float(f'{value.median:.2g}') if value.median < 1 else number(value.median)} ×"
+    )
 
 
 def sources(row: Row) -> str:

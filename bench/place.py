@@ -15,7 +15,7 @@ from tiercache.bench.proxy import SlowLine, Traffic
 from tiercache.bench.s3server import SeaweedFS, make_bucket
 from tiercache.bench.slowness import Slowness
 from tiercache.config.aws import with_aws_environment
-from tiercache.errors import ConfigError
+from tiercache.errors import Absent, ConfigError
 from tiercache.model import Kind
 from tiercache.origins import Origin, open_origin
 from tiercache.origins.base import ALWAYS, Source
@@ -93,7 +93,10 @@ class Place(NamedTuple):
             return
         origin, root = self._open()
         # Deepest first: a directory's marker goes after what is in it.
-        found = sorted(origin.walk(root), key=lambda stat: stat.key, reverse=True)
+        try:
+            found = sorted(origin.walk(root), key=lambda stat: stat.key, reverse=True)
+        except Absent:
+            found = []  # everything in it was removed, and with it the prefix
         with ThreadPoolExecutor(UPLOADS_AT_A_TIME) as pool:
             for _ in pool.map(origin.delete, [stat.key for stat in found if stat.kind is not Kind.DIRECTORY]):
                 pass

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tiercache.bench.figures import duration, heading, number
+from tiercache.bench.figures import duration, heading, number, ratio
 from tiercache.bench.report import Report, describe
 from tiercache.bench.results import Phase, Row
 from tiercache.bench.targets import Role
@@ -18,6 +19,8 @@ MEANINGS = {Role.ORIGIN: "origin, uncached", Role.CACHED: "tiercache", Role.LOCA
 PANEL_WIDTH_IN = 3.4
 NAMES_WIDTH_IN = 2.3
 ROW_HEIGHT_IN = 0.27
+LETTER_WIDTH_PT = 4.9
+"""Of the labels."""
 PANELS_IN_A_LINE = 3
 DPI = 130
 
@@ -131,9 +134,7 @@ def _panel(axes: Any, workload: Workload, rows: list[Row], title: str, *, named:
             color=color,
         )
     axes.set_xscale("log")
-    low = min(row.rate_lowest_per_s for row in rows) * scale
-    high = max(row.rate_highest_per_s for row in rows) * scale
-    axes.set_xlim(low / 1.6, high * (high / low) ** 0.28 * 2.2)
+    axes.set_xlim(*_limits(workload, rows, scale))
     axes.set_ylim(-len(rows) + 0.4, 0.6)
     axes.set_yticks([-position for position in range(len(rows))])
     axes.set_yticklabels([row.target.name for row in rows] if named else [])
@@ -145,6 +146,17 @@ def _panel(axes: Any, workload: Workload, rows: list[Row], title: str, *, named:
     axes.xaxis.set_major_formatter(lambda value, _: number(value) if value >= 0.01 else f"{value:g}")
     axes.set_title(title)
     axes.set_xlabel(unit, fontsize=8, labelpad=1, color="#555b63")
+
+
+def _limits(workload: Workload, rows: list[Row], scale: float) -> tuple[float, float]:
+    """So wide that each label ends inside the panel."""
+    low = math.log10(min(row.rate_lowest_per_s for row in rows) * scale) - 0.12
+    width = 0.5
+    for row in rows:
+        begins = math.log10(row.rate_highest_per_s * scale)
+        label_share = (10 + LETTER_WIDTH_PT * len(_label(workload, row, scale))) / (72 * (PANEL_WIDTH_IN - 0.25))
+        width = max(width, (begins - low) / (1 - min(label_share, 0.8)))
+    return float(10**low), float(10 ** (low + width))
 
 
 def _scale(workload: Workload, rows: list[Row]) -> tuple[float, str]:
@@ -161,7 +173,7 @@ def _scale(workload: Workload, rows: list[Row]) -> tuple[float, str]:
 def _label(workload: Workload, row: Row, scale: float) -> str:
     text = duration(1 / row.rate_per_s) if isinstance(workload, Saving) else number(row.rate_per_s * scale)
     if row.target.role is Role.CACHED and row.against_origin:
-        text += f"  ({number(row.against_origin.median)} × origin)"
+        text += f"  ({ratio(row.against_origin)} origin)"
     return text
 
 

@@ -47,6 +47,10 @@ MEANINGS: dict[Phase, str] = {
 }
 
 
+WRITTEN = frozenset({Phase.SAVE, Phase.DELIVER, Phase.CREATE})
+"""In these the bytes go the other way."""
+
+
 class TierUse(NamedTuple):
     """How the engine answered during some epochs: figures of its metrics, as a difference."""
 
@@ -220,7 +224,7 @@ def sources_of(epochs: Sequence[Epoch]) -> dict[str, float]:
     """
     uses = [epoch.use for epoch in epochs if epoch.use is not None]
     total = sum(epoch.moved_bytes for epoch in epochs)
-    if not uses or not total:
+    if not uses or not total or epochs[0].phase in WRITTEN:
         return {}
     use = TierUse()
     for each in uses:

@@ -40,8 +40,8 @@ class _Run:
 
     def run(self) -> None:
         stage = self.stage
-        cached = sum(target.role is Role.CACHED for target in self.targets)
-        stage.progress.expect(stage.rounds * (3 * len(self.targets) + cached))
+        delivered = sum(target.role is not Role.LOCAL for target in self.targets)
+        stage.progress.expect(stage.rounds * (3 * len(self.targets) + delivered))
         self.local.mkdir(parents=True)
         self.place.make_directory()
         stage.pool.keep(self.data)
@@ -61,7 +61,7 @@ class _Run:
         name = f"{re.sub('[^a-z0-9]+', '-', target.name)}-{number}.ckpt"
         os.sync()  # the writes of the target before are not this one's
         saved = self._save(target, session, number, name, ours)
-        if ours is not None:
+        if target.role is not Role.LOCAL:
             self._deliver(target, number, name, ours, saved)
         self._load(Phase.LOAD, target, session, number, name, ours)
         self._load_fresh(target, session, number, name)
@@ -77,11 +77,12 @@ class _Run:
         self.stage.record(workload.name, Phase.SAVE, target, number, [timed], before=before)
         return timed
 
-    def _deliver(self, target: Target, number: int, name: str, node: Node, saved: Timed) -> None:
-        """The rest of the way, and whether what arrived is what was saved."""
-        before = self.stage.before(node)
+    def _deliver(self, target: Target, number: int, name: str, ours: Node | None, saved: Timed) -> None:
+        """The rest of the way, which an uncached save has behind it, and whether what arrived is what was saved."""
+        before = self.stage.before(ours)
         begin_ns = time.perf_counter_ns()
-        node.drain()
+        if ours is not None:
+            ours.drain()
         more_ns = time.perf_counter_ns() - begin_ns
         [save_ns] = memoryview(saved.latencies_ns).cast("q")
         whole = saved._replace(latencies_ns=(save_ns + more_ns).to_bytes(8, "little"))
