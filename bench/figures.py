@@ -74,9 +74,17 @@ def duration(seconds: float) -> str:
 
 def ratio(value: Ratio | None) -> str:
     """``12.3 ×``."""
-    return (
-        NOTHING if value is None else f"{float(f'{value.median:.2g}') if value.median < 1 else number(value.median)} ×"
-    )
+    return NOTHING if value is None else f"{number(value.median)} ×"
+
+
+def both_ratios(row: Row) -> str:
+    """``71 × origin, 0.93 × local``: one cell of the summary."""
+    told = [
+        f"{number(float(f'{value.median:.2g}'))} × {name}"
+        for value, name in ((row.against_origin, "origin"), (row.against_local, "local"))
+        if value is not None
+    ]
+    return ", ".join(told) or NOTHING
 
 
 def sources(row: Row) -> str:

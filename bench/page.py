@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiercache.bench.figures import columns, heading
 from tiercache.bench.plots import svg_of
-from tiercache.bench.report import Headline, Report, describe
+from tiercache.bench.report import Report, Summary, describe
 from tiercache.bench.results import MEANINGS, Phase, Row
 from tiercache.bench.workloads import Workload
 
@@ -22,15 +22,11 @@ h2 { font-size: 1.2rem; margin: 2.6rem 0 .1rem; padding-top: 1.2rem; border-top:
 h3 { font-size: 1rem; margin: 1.5rem 0 .3rem; }
 p, li { max-width: 52rem; }
 .soft { color: var(--soft); }
-.headlines { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: .8rem;
-  margin: 1.4rem 0; }
-.headlines div { border: 1px solid var(--line); border-radius: 6px; padding: .7rem .9rem; font-size: .84rem;
-  color: var(--soft); }
-.headlines b { display: block; font-size: 1.5rem; color: var(--ours); line-height: 1.25; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .22rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; color: var(--soft); border-bottom-color: #b9bfc7; cursor: help; }
+h3 .soft { font-weight: 400; font-size: .9em; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 tr.tiercache td { color: var(--ours); font-weight: 600; }
 tr.local td { color: var(--limit); }
@@ -54,7 +50,7 @@ def page_of(report: Report) -> str:
         f"<h1>{escape(report.title)}</h1>",
         '<p class="soft">Cached against uncached in one run, with a plain local directory as the limit. '
         "Every read was checked against a digest.</p>",
-        _headlines(report.headlines()),
+        _summary(report.summary()),
         _notes(report.notes),
         *(_workload(report, workload) for workload in report.workloads),
         "<h2>Machine and settings</h2>",
@@ -66,9 +62,15 @@ def page_of(report: Report) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_CSS}</style></head><body>\n{body}\n</body></html>\n'
 
 
-def _headlines(lines: list[Headline]) -> str:
-    cards = "".join(f"<div><b>{escape(line.figure)}</b>{escape(line.text)}</div>" for line in lines)
-    return f'<div class="headlines">{cards}</div>' if cards else ""
+def _summary(summary: Summary) -> str:
+    head = "".join(f'<th class="text">{escape(name)}</th>' for name in summary.targets)
+    body = "".join(
+        f"<tr><td>{escape(line)}</td>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"
+        for line, cells in summary.lines
+    )
+    table = f"<table><thead><tr><th>how many times as fast</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    told = "against the same call on the origin, uncached, and on a plain local directory; medians of the rounds"
+    return f'<h3>At a glance <span class="soft">{told}</span></h3><div class="scroll">{table}</div>'
 
 
 def _notes(notes: tuple[str, ...]) -> str:

@@ -8,18 +8,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiercache.bench.figures import number
+from tiercache.bench.figures import NOTHING, both_ratios
 from tiercache.bench.results import Epoch, Phase, Ratio, Row, rows_of
 from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Naming, Reading, Saving, Workload
 from tiercache.units import format_size
 
 
-class Headline(NamedTuple):
-    """One sentence and its figure."""
+class Summary(NamedTuple):
+    """Our targets' ratios in every phase, in one table."""
 
-    figure: str
-    text: str
+    targets: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[str, ...]], ...]
+    """Workload and phase, then a cell per target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,15 @@ class Report:
         for phase in dict.fromkeys(row.phase for row in rows):
             yield phase, [row for row in rows if row.phase is phase]
 
-    def headlines(self) -> list[Headline]:
-        """What a reader should remember: our ratios in the first workload of each kind."""
-        return [line for workload in self.workloads for line in _headlines(self, workload)]
+    def summary(self) -> Summary:
+        """What a reader should remember."""
+        targets = tuple(dict.fromkeys(row.target.name for row in self.rows if row.target.role is Role.CACHED))
+        lines = []
+        for workload in self.workloads:
+            for phase, rows in self.of(workload):
+                cells = {row.target.name: both_ratios(row) for row in rows}
+                lines.append((f"{workload.name}, {phase}", tuple(cells.get(name, NOTHING) for name in targets)))
+        return Summary(targets, tuple(lines))
 
     def as_json(self) -> str:
         """All figures, and those of each round."""
@@ -88,21 +95,6 @@ def describe(workload: Workload) -> str:
         case Naming():
             total = workload.directories * workload.files
             return f"{total} files of {format_size(workload.size_bytes)} in {workload.directories} directories"
-
-
-_TOLD = (Phase.WARM, Phase.DISK_WARM, Phase.COLD, Phase.SAVE, Phase.LOAD, Phase.STAT_WARM)
-
-
-def _headlines(report: Report, workload: Workload) -> Iterator[Headline]:
-    phases = dict(report.of(workload))
-    for phase in _TOLD:
-        for row in phases.get(phase, []):
-            if row.target.role is Role.CACHED and row.against_origin:
-                local = f"; {number(row.against_local.median)} × the local directory" if row.against_local else ""
-                yield Headline(
-                    f"{number(row.against_origin.median)} ×",
-                    f"{workload.name}, {phase}: {row.target.name} against {row.target.origin_peer}{local}",
-                )
 
 
 def _row_as_dict(row: Row) -> dict[str, Any]:

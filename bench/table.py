@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from tiercache.bench.figures import columns, heading
 from tiercache.bench.report import Report, describe
 from tiercache.bench.results import MEANINGS, Phase, Row
 from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Workload
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 150
 STYLES = {Role.ORIGIN: "", Role.CACHED: "bold cyan", Role.LOCAL: "dim"}
@@ -25,17 +28,34 @@ def print_report(report: Report, file: TextIO | None = None) -> None:
         console.print(f"\n[bold]{workload.title}[/bold] ({describe(workload)})")
         for phase, rows in report.of(workload):
             _print_phase(console, workload, phase, rows)
-    console.print()
+    _print_summary(console, report)
     for note in report.notes:
         console.print(f"• {note}", markup=False)
 
 
-def _print_phase(console: object, workload: Workload, phase: Phase, rows: list[Row]) -> None:
+def _print_summary(console: Console, report: Report) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    assert isinstance(console, Console)
+    summary = report.summary()
+    table = Table(
+        title="How many times as fast as the same call on the origin, and on a local directory",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+    )
+    for title in ("", *summary.targets):
+        table.add_column(title, no_wrap=True)
+    for line, cells in summary.lines:
+        table.add_row(line, *cells)
+    console.print()
+    console.print(table)
+
+
+def _print_phase(console: Console, workload: Workload, phase: Phase, rows: list[Row]) -> None:
+    from rich import box
+    from rich.table import Table
+
     shown = columns(workload)
     table = Table(
         title=f"{heading(phase)}: {MEANINGS[phase]}", title_justify="left", title_style="", box=box.SIMPLE_HEAD

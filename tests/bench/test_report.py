@@ -50,7 +50,15 @@ def report() -> Report:
 def test_the_page_stands_alone_and_says_everything(report: Report) -> None:
     page = page_of(report)
     assert not re.search(r"<(script|link|img|iframe)\b|\bsrc=|url\(|@import", page.replace("url(#", ""))
-    for text in ("a &lt;report&gt;", "RAM exceeds &lt;the data&gt;.", "A &amp; B", "RAM 100 %", OURS_OPEN, "100 ×"):
+    for text in (
+        "a &lt;report&gt;",
+        "RAM exceeds &lt;the data&gt;.",
+        "A &amp; B",
+        "RAM 100 %",
+        OURS_OPEN,
+        "100 ×",
+        "0.8 × local",
+    ):
         assert text in page
     assert page.count("<svg") == page.count("</svg>") == len(report.workloads)
 
@@ -69,7 +77,8 @@ def test_the_table_has_a_line_for_each_target(report: Report) -> None:
     assert "RAM exceeds <the data>." in text.getvalue()
 
 
-def test_headlines_give_our_ratios(report: Report) -> None:
-    lines = report.headlines()
-    assert [line.figure for line in lines] == ["100 ×"] * 4
-    assert "0.8 × the local directory" in lines[0].text
+def test_the_summary_gives_our_ratios_of_every_phase(report: Report) -> None:
+    summary = report.summary()
+    assert summary.targets == (OURS_OPEN,)
+    assert summary.lines[0] == ("smallfiles, warm", ("100 × origin, 0.8 × local",))
+    assert len(summary.lines) == 4
