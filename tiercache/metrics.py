@@ -48,7 +48,6 @@ class Metrics:
         self.readahead_in_flight_bytes = self._gauge("readahead_in_flight_bytes", "Read-ahead budget in use")
 
         self.staged_bytes = self._gauge("staged_bytes", "Bytes in staging that the origin does not have")
-        self.staged_files = self._gauge("staged_files", "Files in staging by state", "state")
         self.staging_capacity_bytes = self._gauge("staging_capacity_bytes", "Budget of staged bytes")
         self.uploads = self._counter("uploads", "Uploads that ended", "outcome")
         self.uploads_in_flight = self._gauge("uploads_in_flight", "Uploads that run now")
@@ -56,8 +55,6 @@ class Metrics:
         self.back_pressure = self._counter("back_pressure", "Writes that had to wait for room in staging")
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 
-        self.requests = self._counter("requests", "Requests of clients and mounts to the engine", "op")
-        self.clients = self._gauge("clients", "Connected clients")
         self.mounts = self._gauge("mounts", "Mounts of this engine")
 
     def snapshot(self) -> dict[str, float | dict[str, float]]:
