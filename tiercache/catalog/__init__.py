@@ -4,8 +4,8 @@ Nothing here is the only copy of anything, so commits are not synced and a doubt
 """
 
 from tiercache.catalog.reader import CatalogReader
-from tiercache.catalog.records import Copy, VersionRecord
+from tiercache.catalog.records import Copy, Hit, VersionRecord
 from tiercache.catalog.writer import Catalog
 from tiercache.model import Tier
 
-__all__ = ["Catalog", "CatalogReader", "Copy", "Tier", "VersionRecord"]
+__all__ = ["Catalog", "CatalogReader", "Copy", "Hit", "Tier", "VersionRecord"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from tiercache.catalog.codec import decode_entry, decode_version
+from tiercache.catalog.codec import decode_entry, decode_hit, decode_hit_version, decode_version
 from tiercache.catalog.environment import Tables, Transaction
 from tiercache.catalog.names import (
     inode_prefix,
@@ -20,7 +20,7 @@ from tiercache.catalog.names import (
     short_name,
     split,
 )
-from tiercache.catalog.records import VersionRecord
+from tiercache.catalog.records import Hit, VersionRecord
 from tiercache.model import Entry, Key, Kind, OriginId, VersionId
 
 
@@ -66,6 +66,17 @@ def resolve(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> tup
         return entry, None
     value = txn.get(entry.version, None, tables.versions)
     return entry, None if value is None else decode_version(value)
+
+
+def find_hit(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> Hit | None:
+    """What ``resolve`` finds, as far as a hit on the first copy needs it."""
+    value = find_value(txn, tables, origin, key)
+    found = None if value is None else decode_hit_version(value)
+    if found is None:
+        return None
+    version, checked_ns = found
+    value = txn.get(version, None, tables.versions)
+    return None if value is None else decode_hit(version, checked_ns, value)
 
 
 def scan(txn: Transaction, table: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

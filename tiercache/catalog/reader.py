@@ -12,7 +12,7 @@ import lmdb
 
 from tiercache.catalog import environment, queries
 from tiercache.catalog.environment import Environment, Tables, Transaction
-from tiercache.catalog.records import VersionRecord
+from tiercache.catalog.records import Hit, VersionRecord
 from tiercache.catalog.state import FORMAT
 from tiercache.errors import EngineUnreachable, NoSpace
 from tiercache.model import Entry, Key, OriginId, VersionId
@@ -57,9 +57,20 @@ class CatalogReader:
         """What is resident of a version."""
         return self._read(queries.find_version, version_id)
 
+    def hit(self, origin: OriginId, key: Key) -> Hit | None:
+        """A complete copy of a clean file, the fastest one; None says nothing: ``resolve`` tells all."""
+        # The path of every hit: what ``_read`` does, in line.
+        if self._pid != getpid() or monotonic() >= self._look_s:
+            return self._read(queries.find_hit, origin, key)
+        shared = self._environment
+        try:
+            with shared.lmdb.begin() as txn:
+                return queries.find_hit(txn, shared.tables, origin, key)
+        except lmdb.Error as error:
+            return self._read_again(error, queries.find_hit, origin, key)
+
     def resolve(self, origin: OriginId, key: Key) -> tuple[Entry, VersionRecord | None] | None:
         """Entry and version record of a name in one transaction."""
-        # The path of every hit: what ``_read`` does, in line.
         if self._pid != getpid() or monotonic() >= self._look_s:
             return self._read(queries.resolve, origin, key)
         shared = self._environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiercache.model import Key, OriginId, Tier
+from tiercache.model import Key, OriginId, Tier, VersionId
 
 
 class Copy(NamedTuple):
@@ -32,3 +32,15 @@ class VersionRecord(NamedTuple):
     """Bitmap of the resident blocks (little-endian bit order) of an incomplete NVMe copy; empty when complete."""
     checksums: bytes = b""
     """xxh3_64 per block, 8 bytes each; empty when unknown."""
+
+
+class Hit(NamedTuple):
+    """The few fields of an entry and its version record that a hit on the first copy needs."""
+
+    version: VersionId
+    checked_ns: int
+    size_bytes: int
+    tier: Tier
+    inode: int
+    ctime_ns: int
+    verified_run: int

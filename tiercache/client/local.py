@@ -17,6 +17,9 @@ from tiercache.model import Entry, Key, Kind, OriginId, Tier, VersionId
 CLOCK_BACK_NS: Final = 1_000_000_000
 """A clock that was set back by more than this must not make an entry fresh for ever."""
 
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC
+_new = tuple.__new__
+
 
 class Attachment(NamedTuple):
     """What the engine answered to ``attach``; valid for one run of it."""
@@ -41,6 +44,16 @@ class Found(NamedTuple):
     """None for a staged file."""
 
 
+class Copied(NamedTuple):
+    """An open local file that holds all bytes of one version."""
+
+    descriptor: int
+    size_bytes: int
+    version: VersionId
+    tier: Tier | None
+    """None for a staged file."""
+
+
 class LocalCopies:
     """Reads one run's catalog and opens its files. Shared by all threads; a forked child goes on using it."""
 
@@ -51,6 +64,21 @@ class LocalCopies:
         self._tiers = tuple(directory + "/" for directory in hello.tiers)
         # With verify = "read" each block is checked at each read: the engine does that.
         self._direct = hello.verify == "open"
+
+    def open_copy(self, attachment: Attachment, key: Key) -> Copied | None:
+        """As ``open``, without the entry: the shortest way, for a hit on the first copy of a clean file."""
+        try:
+            hit = self._reader.hit(attachment.origin, key)
+        except (EngineUnreachable, NoSpace, InvalidName):
+            return None
+        if hit is not None and self._direct:
+            version, checked_ns, size_bytes, tier, inode, ctime_ns, run = hit
+            if run == self.run_id and -CLOCK_BACK_NS < time.time_ns() - checked_ns < attachment.ttl_ns:
+                descriptor = self._open_version(version, tier, inode, ctime_ns, size_bytes)
+                if descriptor is not None:
+                    return _new(Copied, (descriptor, size_bytes, version, tier))
+        found = self.open(attachment, key)
+        return None if found is None else Copied(found.descriptor, found.size_bytes, found.entry.version, found.tier)
 
     def open(self, attachment: Attachment, key: Key) -> Found | None:
         """Open the newest bytes of ``key`` if they are here, fresh and checked. The caller closes the descriptor."""
@@ -87,22 +115,25 @@ class LocalCopies:
         return Found(descriptor, os.fstat(descriptor).st_size, entry, None)
 
     def _open_copy(self, entry: Entry, record: VersionRecord) -> Found | None:
-        name = entry.version.hex()
         for copy in record.copies:
             if copy.verified_run != self.run_id:
                 continue
-            try:
-                descriptor = os.open(f"{self._tiers[copy.tier]}{name[:2]}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue
-            status = os.fstat(descriptor)
-            if (
-                status.st_ino == copy.inode
-                and status.st_ctime_ns == copy.ctime_ns
-                and status.st_size == record.size_bytes
-            ):
+            descriptor = self._open_version(entry.version, copy.tier, copy.inode, copy.ctime_ns, record.size_bytes)
+            if descriptor is not None:
                 return Found(descriptor, record.size_bytes, entry, copy.tier)
-            os.close(descriptor)
+        return None
+
+    def _open_version(self, version: VersionId, tier: Tier, inode: int, ctime_ns: int, size_bytes: int) -> int | None:
+        """A descriptor of the version's file, if that still is the one that was verified."""
+        name = version.hex()
+        try:
+            descriptor = os.open(f"{self._tiers[tier]}{name[:2]}/{name}", _OPEN_FLAGS)
+        except OSError:
+            return None
+        status = os.fstat(descriptor)
+        if status.st_ino == inode and status.st_ctime_ns == ctime_ns and status.st_size == size_bytes:
+            return descriptor
+        os.close(descriptor)
         return None
 
     def entry(self, attachment: Attachment, key: Key) -> Entry | None:

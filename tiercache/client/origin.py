@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
 from tiercache.client.connection import Connection
-from tiercache.client.local import Attachment, Found
+from tiercache.client.local import Attachment, Copied
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.errors import Absent, Broken, Changed
@@ -163,11 +163,10 @@ class RemoteOrigin:
 
     def cat(self, key: Key, start: int | None = None, end: int | None = None) -> bytes:
         """The bytes ``[start:end]`` of a file with the meaning of a slice, all of one version."""
-        client = self._client
-        found = client.copies().open(self._attachment, key)
+        found = self.open_local(key)
         if found is None:
             return self._cat_missed(key, start, end)
-        descriptor, size_bytes, entry, tier = found
+        descriptor, size_bytes, _, tier = found
         try:
             offset, stop = (0, size_bytes) if start is None and end is None else _slice(start, end, size_bytes)
             data = os.pread(descriptor, stop - offset, offset)
@@ -180,8 +179,6 @@ class RemoteOrigin:
         if data is None or len(data) != stop - offset:
             # Longer than one pread gives, or cut behind our back.
             return self._cat_missed(key, start, end)
-        if tier is not None:
-            client.touch(entry.version, tier)
         return data
 
     def _cat_missed(self, key: Key, start: int | None, end: int | None) -> bytes:
@@ -197,19 +194,22 @@ class RemoteOrigin:
             offset, stop = _slice(start, end, reader.size)
             return reader.pread(offset, stop - offset)
 
-    def open_local(self, key: Key) -> Found | None:
+    def open_local(self, key: Key) -> Copied | None:
         """A descriptor of a local file with all bytes of the newest version, or None: then ``open_read`` can tell. The
         shortest way to a warm file; the caller closes the descriptor."""
         client = self._client
-        found = client.copies().open(self._attachment, key)
-        if found is not None and found.tier is not None:
-            client.touch(found.entry.version, found.tier)
+        found = client.copies().open_copy(self._attachment, key)
+        if found is not None and found[3] is not None:
+            client.touch(found[2], found[3])
         return found
 
     def open_read(self, key: Key) -> Reader:
         """Open the newest version; a small one is brought in whole, a large one as it is read. Absent, IsDirectory."""
-        found = self.open_local(key)
+        client = self._client
+        found = client.copies().open(self._attachment, key)
         if found is not None:
+            if found.tier is not None:
+                client.touch(found.entry.version, found.tier)
             inode = 0  # a whole file is never compared again
             file: LocalFile | None = LocalFile(found.descriptor, inode=inode, whole=True)
             return Reader(self, key, found.entry, size_bytes=found.size_bytes, file=file)

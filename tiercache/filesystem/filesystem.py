@@ -15,7 +15,7 @@ from tiercache.errors import Absent, TierCacheError
 from tiercache.filesystem.base import builtin_error, raising
 from tiercache.filesystem.changes import COPY_BYTES, ChangesFileSystem
 from tiercache.filesystem.layers import TextFile, compressed
-from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile
+from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile, WholeIO
 from tiercache.filesystem.writing import Publishing, UpdateFile, WriteFile
 from tiercache.model import Key
 from tiercache.origins.base import Capability
@@ -70,8 +70,8 @@ class TierCacheFileSystem(ChangesFileSystem):
         origin, key = self._locate(path)
         found = origin.open_local(key)
         if found is not None:
-            file = ReadFile(io.FileIO(found.descriptor, "rb"), block_size or LOCAL_BUFFER_BYTES)
-            file.size = found.size_bytes
+            file = ReadFile(WholeIO(found[0]), block_size or LOCAL_BUFFER_BYTES)
+            file.size = found[1]
         else:
             try:
                 reader = origin.open_read(key)

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 128 * 1024
 """What one small read fetches from the client; reads of more bypass the buffer."""
 
-LOCAL_BUFFER_BYTES = 32 * 1024
-"""The same for a file that is here whole; small, so that opening one costs no page faults."""
+LOCAL_BUFFER_BYTES = 8 * 1024
+"""The same for a file that is here whole. Small: together with the 100 KB of a typical sample a larger one passes malloc's
+trim threshold, and each open would give the memory back to the kernel and fault it in again (10 µs)."""
 
 
 class ReadFile(io.BufferedReader):
@@ -51,15 +52,20 @@ class ReadFile(io.BufferedReader):
             found.append(part)
         return b"".join(found)
 
-    def __del__(self) -> None:
-        # Some libraries leave their files to the garbage collector; io would warn of it, and fsspec's own files do not.
-        self.close()
-
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _reopen, (self.fs, self.path, self.tell())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path!r}>"
+
+
+class WholeIO(io.FileIO):
+    """The raw file below a ReadFile whose bytes are all in one local file; takes over the descriptor."""
+
+    __slots__ = ()
+
+    def _dealloc_warn(self, source: object) -> None:
+        """Some libraries leave files to the garbage collector. Like fsspec's own files, ours do not warn of it."""
 
 
 class RangeIO(io.RawIOBase):
