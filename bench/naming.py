@@ -65,7 +65,7 @@ class _Run:
                 with ExitStack() as stack:
                     node = None
                     if target.role is Role.CACHED:
-                        node = stack.enter_context(self.stage.fresh_node(self.place, profile=PROFILE))
+                        node = stack.enter_context(self.stage.fresh_node(self.place, profile=PROFILE, target=target))
                     session = stack.enter_context(self.stage.session(target, self.place, self.dataset.directory, node))
                     self.stage.pool.call(session, "forget")
                     self.stage.drop_paths([])

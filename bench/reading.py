@@ -50,7 +50,7 @@ class _Run:
         rounds = self.stage.rounds + self.warm_rounds + self.stage.rounds
         self.stage.progress.expect(rounds * len(self.targets))
         self._cold()
-        node = self.stage.new_node(self.place, profile="dataset")
+        node = self.stage.new_node(self.place, profile="dataset", mounted=self.stage.mount)
         try:
             with node:
                 self._warm(node)
@@ -69,7 +69,7 @@ class _Run:
                 with ExitStack() as stack:
                     node = None
                     if target.role is Role.CACHED:
-                        node = stack.enter_context(self.stage.fresh_node(self.place, profile="dataset"))
+                        node = stack.enter_context(self.stage.fresh_node(self.place, profile="dataset", target=target))
                     session = stack.enter_context(self._session(target, node))
                     self._epoch(Phase.COLD, target, session, number, pieces, node)
 

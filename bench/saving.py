@@ -107,7 +107,7 @@ class _Run:
             self._load(Phase.LOAD_FRESH, target, session, number, name, None)
             return
         with (
-            self.stage.fresh_node(self.place, profile=self.profile) as node,
+            self.stage.fresh_node(self.place, profile=self.profile, target=target) as node,
             self.stage.session(target, self.place, self.local, node) as fresh,
         ):
             self._load(Phase.LOAD_FRESH, target, fresh, number, name, node)

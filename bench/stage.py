@@ -46,16 +46,17 @@ class Stage:
         start = number % len(targets)
         return [*targets[start:], *targets[:start]]
 
-    def new_node(self, place: Place, *, profile: str) -> Node:
+    def new_node(self, place: Place, *, profile: str, mounted: bool) -> Node:
         """A node over a cache directory of its own; the caller enters it and removes it."""
         self._nodes += 1
         directory = self.work_directory / f"node-{self._nodes}"
-        return Node(directory, place, profile=profile, settings=self.settings, mounted=self.mount)
+        return Node(directory, place, profile=profile, settings=self.settings, mounted=mounted)
 
     @contextmanager
-    def fresh_node(self, place: Place, *, profile: str) -> Iterator[Node]:
-        """A node that has nothing yet; removed afterwards."""
-        node = self.new_node(place, profile=profile)
+    def fresh_node(self, place: Place, *, profile: str, target: Target | None = None) -> Iterator[Node]:
+        """A node that has nothing yet; removed afterwards. For one ``target`` it mounts only if that is the mount."""
+        mounted = self.mount if target is None else target.mounted
+        node = self.new_node(place, profile=profile, mounted=mounted)
         try:
             with node:
                 yield node

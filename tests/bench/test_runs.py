@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tiercache.bench import node
 from tiercache.bench.cli import main
 from tiercache.bench.realfiles import copy_real_files, find_real_files
 from tiercache.bench.targets import DIRECTORY, MOUNT, OURS_CAT, OURS_OPEN, S3FS_OPEN
@@ -109,6 +110,12 @@ def test_a_signal_in_the_middle_leaves_nothing(quick_arguments: list[str], tmp_p
     assert process.wait() == 128 + signal.SIGTERM
     assert list((tmp_path / "work").iterdir()) == []
     assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
+
+
+def test_without_the_device_the_mount_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert node.why_no_mount() == ""
+    monkeypatch.setattr(node, "FUSE_DEVICE", Path("/dev/no-such-device"))
+    assert node.why_no_mount() == "/dev/no-such-device is missing"
 
 
 def test_real_images_sound_and_text_are_found_and_copied_byte_for_byte(tmp_path: Path) -> None:
