@@ -6,7 +6,7 @@ from tiercache.engine.entries import entry_of, now_ns, staged_entry, with_attrib
 from tiercache.engine.live import LiveInode
 from tiercache.engine.tree import Tree
 from tiercache.journal import StagedRecord
-from tiercache.model import Attributes, Entry, ObjectStat, parent_of
+from tiercache.model import Attributes, Entry, ObjectStat, parent_of, version_id
 from tiercache.staging import StagedFile
 
 
@@ -28,6 +28,9 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
     if stat.attributes is None and record.attributes is not None:
         entry = with_attributes(entry, record.attributes)
     tree.put(record.key, entry)
+    for name in tree.live.links.get(record.inode, set()) - {record.key}:
+        # The other names of a hard-linked file have the new bytes as well.
+        tree.put(name, entry._replace(version=version_id(tree.origin_id, name, entry.etag)))
     tree.place_staged(record.inode, None)
     tree.generations[parent_of(record.key)] += 1
     if live is not None:

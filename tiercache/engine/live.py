@@ -67,7 +67,7 @@ class LiveTable:
         live = self._by_inode.get(inode)
         if live is None:
             live = self._by_inode[inode] = LiveInode(inode, key, entry)
-        elif live.key is not None:
+        elif live.key is not None and (live.staged is None or entry.staged):
             live.entry = entry
         return live
 

@@ -17,6 +17,9 @@ from tiercache.model import Key, is_below
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
 
+ENDING_S = 5.0
+"""How long a mount waits for an earlier one of the same place to end."""
+
 log = logging.getLogger("tiercache.engine")
 
 
@@ -59,6 +62,11 @@ class Mounts:
     ) -> Mount:
         """Attach the origin and mount it; returns when the mount answers."""
         mountpoint = _absolute(mountpoint)
+        ending = self._mounts.get(mountpoint)
+        if ending is not None and not _is_mounted(mountpoint):
+            # Somebody else took it away just now, and its task is about to notice.
+            with trio.move_on_after(ENDING_S):
+                await ending.ended.wait()
         if mountpoint in self._mounts:
             raise MountError(f"{mountpoint}: {self._mounts[mountpoint].url} is mounted there already")
         namespace, root = await self._engine.attach(url, client, options, profile)
@@ -155,6 +163,12 @@ class _Started:
     def started(self, value: object = None) -> None:
         self.reported = True
         self._task_status.started()
+
+
+def _is_mounted(mountpoint: str) -> bool:
+    with open("/proc/self/mounts", "rb") as mounts:
+        wanted = os.fsencode(mountpoint).replace(b"\\", b"\\134").replace(b" ", b"\\040")
+        return any(line.split(b" ")[1] == wanted for line in mounts)
 
 
 def _absolute(path: str) -> str:

@@ -73,11 +73,12 @@ class Names:
         old = tree.entry(key)
         if old is not None and old.staged:
             return old
-        if stat is None:
+        if stat is None or tree.is_leftover(key, old):
             return self._remember_absence(key, old, at_ns)
         entry = entry_of(stat, origin=tree.origin_id, inode=self._inode_of(stat, old), old=old, at_ns=at_ns)
         tree.put(key, entry)
         if old is not None and old.kind is not Kind.ABSENT and (old.etag != entry.etag or old.kind is not entry.kind):
+            tree.replaced(key, old)
             tree.changed(key, old.inode)
         return entry
 
@@ -90,6 +91,7 @@ class Names:
             return tree.put(key, entry)
         entry = tree.put(key, absent_entry(at_ns))
         if old is not None and old.kind is not Kind.ABSENT:
+            tree.replaced(key, old)
             tree.changed(key, old.inode)
         return entry
 
@@ -106,6 +108,10 @@ class Names:
             inode = tree.catalog.new_inode()
             tree.live.links.setdefault(inode, set()).add(stat.key)
             return inode
+        replaced = old is not None and old.kind is Kind.FILE and stat.kind is Kind.FILE and old.etag != stat.etag
+        if replaced and stat.link_count == 1:
+            # Another version is another inode: the kernel has one size for each, and an open handle reads one version.
+            return tree.catalog.new_inode()
         return tree.inode_for(old, stat.kind)
 
     def _fresh(self, entry: Entry, at_ns: int) -> bool:
@@ -178,6 +184,8 @@ class Names:
             if name in entries and entries[name].kind is Kind.DIRECTORY:
                 continue
             old = known.get(name)
+            if tree.is_leftover(stat.key, old):
+                continue
             inode = self._inode_of(stat, old)
             entries[name] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
         for name in self._directories_only_here(directory):
@@ -206,6 +214,7 @@ class Names:
             new = after.get(name)
             if new is None or new.etag != old.etag or new.kind is not old.kind:
                 tree.superseded(old)
+                tree.replaced(join(directory, name), old)
                 for listener in tree.listeners:
                     listener(join(directory, name), old.inode)
         return stored
@@ -250,6 +259,8 @@ class Names:
                 # What we know is newer than the walk.
                 if old.kind is not Kind.ABSENT:
                     found[stat.key] = old
+                continue
+            if tree.is_leftover(stat.key, old):
                 continue
             inode = self._inode_of(stat, old)
             found[stat.key] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)

@@ -107,17 +107,23 @@ class Namespace:
         live = self.tree.live.get(inode)
         if live is not None and (live.key is None or live.staged is not None):
             return live_entry(live)
-        key = self.key_of(inode)
+        key = self._live_key_of(inode)
         entry = await self.lookup(key)
         if entry.inode != inode:
             raise Changed(f"{show(key)}: replaced by another file")
         return entry
 
+    def _live_key_of(self, inode: int) -> Key:
+        """As ``key_of``, but Changed (ESTALE) for an inode without a name: the kernel then looks the name up again."""
+        try:
+            return self.key_of(inode)
+        except Absent as error:
+            raise Changed(f"inode {inode} stands for no name any more") from error
+
     def _newest(self, entry: Entry) -> Entry:
-        if not entry.staged:
-            return entry
         live = self.tree.live.get(entry.inode)
-        return entry if live is None else live_entry(live)
+        # By inode: a second name of a hard-linked file has an entry of its own, which does not tell of staged bytes.
+        return entry if live is None or live.staged is None else live_entry(live)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -129,7 +135,7 @@ class Namespace:
         live = self.tree.live.get(inode)
         if live is not None and live.key is None:
             return self.files.open_unlinked(live, write=write, append=append)
-        return await self.files.open(self.key_of(inode), write=write, truncate=truncate, append=append)
+        return await self.files.open(self._live_key_of(inode), write=write, truncate=truncate, append=append)
 
     async def create(
         self,

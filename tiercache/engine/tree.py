@@ -43,6 +43,9 @@ class Tree:
     is_staged: Callable[[int], bool]
     """Whether the journal still has the staged file of an id, and its bytes are sound."""
 
+    is_retracted: Callable[[Key], bool]
+    """Whether an upload of ours that was cancelled may still land under a key, to be removed when it does."""
+
     live: LiveTable = field(default_factory=LiveTable)
 
     names: NameLocks = field(default_factory=NameLocks)
@@ -82,6 +85,10 @@ class Tree:
             return entry._replace(staged=0, checked_ns=0, version=VersionId(b""), etag="")
         return entry
 
+    def is_leftover(self, key: Key, known: Entry | None) -> bool:
+        """Whether what the origin has under a removed name is only our cancelled upload: for us the name is absent."""
+        return (known is None or known.kind is Kind.ABSENT) and self.is_retracted(key)
+
     def put(self, key: Key, entry: Entry) -> Entry:
         """Record a local change or a fresh answer. What exists has directories above it, whatever was known of them."""
         old = self.catalog.entry(self.origin_id, key)
@@ -97,6 +104,15 @@ class Tree:
         Who has its file open goes on reading it."""
         if old.version:
             self.drop_version(old.version)
+
+    def replaced(self, key: Key, old: Entry) -> None:
+        """Others changed or removed the object of a name: its inode lives on for the handles that have it open."""
+        live = self.live.get(old.inode)
+        now = self.catalog.entry(self.origin_id, key)
+        if live is not None and live.key == key and (now is None or now.inode != old.inode):
+            live.key = None
+            live.entry = old._replace(link_count=0)
+            self.live.release(live)
 
     def _put_missing_parents(self, key: Key) -> None:
         for directory in ancestors(key):

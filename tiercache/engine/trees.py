@@ -21,6 +21,9 @@ from tiercache.origins import Origin, RetryingOrigin, RetryPolicy, SimulatedOrig
 SECRET_OPTIONS = ("key", "secret", "token", "password", "passphrase", "credential", "account_key", "sas")
 """Option names that hold one of these words are never written to disk."""
 
+CHECK_S = 10.0
+"""How long an origin that is attached for the first time is asked again while it does not answer."""
+
 log = logging.getLogger("tiercache.engine")
 
 
@@ -52,11 +55,7 @@ class Trees:
         if known is not None and (not options or self._options[identity] == (client, options)):
             origin.close()
             return known, root
-        try:
-            await trio.to_thread.run_sync(origin.stat, root, abandon_on_cancel=True)
-        except Absent:
-            # A prefix or file that is not there yet is no fault; an absent bucket raises at its root.
-            await trio.to_thread.run_sync(origin.stat, b"", abandon_on_cancel=True)
+        await trio.to_thread.run_sync(self._check, origin, root, abandon_on_cancel=True)
         source = OriginSource(url, client, public_options(options))
         if known is None:
             return self._add(identity, origin, source, client, options), root
@@ -65,6 +64,18 @@ class Trees:
         known.origin, known.source = origin, source
         self._options[identity] = (client, options)
         return known, root
+
+    def _check(self, origin: RetryingOrigin, root: Key) -> None:
+        """Whether the origin answers. Not with the patience of a reader in mid-epoch: somebody waits at a prompt."""
+        policy = RetryPolicy.of(self._config.fetch)
+        asking = RetryingOrigin(
+            origin.origin, policy._replace(deadline_s=min(policy.deadline_s, CHECK_S)), self._metrics
+        )
+        try:
+            asking.stat(root)
+        except Absent:
+            # A prefix or file that is not there yet is no fault; an absent bucket raises at its root.
+            asking.stat(b"")
 
     async def prepare(self, record: StagedRecord) -> None:
         """Open the origin that a staged file belongs to, without asking it anything: it may be down just now.
@@ -99,6 +110,7 @@ class Trees:
             source=source,
             drop_version=self._cache.drop,
             is_staged=self._is_staged,
+            is_retracted=lambda key: bool(self._journal.retractions(identity, key)),
         )
         self._trees[identity] = tree
         self._options[identity] = (client, options)
@@ -108,7 +120,7 @@ class Trees:
         record = self._journal.get(staged_id)
         return record is not None and record.state is not StagedState.LOST
 
-    def _open(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Origin, Key]:
+    def _open(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[RetryingOrigin, Key]:
         options = dict(options)
         simulate = options.pop("simulate", None)
         origin, root = open_origin(

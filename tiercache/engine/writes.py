@@ -147,7 +147,8 @@ class Writes:
         if empty:
             staged = await self.stage(key, entry, ConditionKind.ALWAYS)
         else:
-            staged = await self._stage_copy(key, entry, lambda copy: self._clone(older, copy))
+            with older.held():  # its upload may end, and its file leave staging, before it is copied
+                staged = await self._stage_copy(key, entry, lambda copy: self._clone(older, copy))
         # The older one may have arrived meanwhile, and the inode have counted as clean.
         self._tree.place_staged(live.inode, key)
         live.staged = staged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tiercache.engine.entries import attributes_of, now_ns
-from tiercache.errors import Exists, InvalidArgument, NoAttribute, Unsupported
+from tiercache.errors import Exists, NoAttribute, NoSpace, Unsupported
 from tiercache.model import Entry, Kind
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Xattrs:
             raise NoAttribute(f"{name.decode('utf-8', 'backslashreplace')}: not set")
         known[name] = value
         if sum(len(n) + len(v) for n, v in known.items()) > MAX_BYTES:
-            raise InvalidArgument(f"extended attributes of one file are limited to {MAX_BYTES} bytes")
+            raise NoSpace(f"extended attributes of one file are limited to {MAX_BYTES} bytes")
         await self._store(inode, entry, known)
 
     async def remove(self, inode: int, name: bytes) -> None:
