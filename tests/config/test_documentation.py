@@ -54,12 +54,11 @@ def test_the_profiles_are_as_the_table_says() -> None:
     }
     assert set(rows) == set(PROFILES)
     for name, profile in PROFILES.items():
-        ttl, negative, read_only, uploads, policy, attributes, close = rows[name]
+        ttl, negative, read_only, uploads, attributes, close = rows[name]
         assert ttl in (format_duration(profile.ttl_s).removeprefix("for "), f"{profile.ttl_s:g} s")
         assert negative == f"{profile.negative_ttl_s:g} s"
         assert (read_only == "yes") is profile.read_only
         assert (uploads == "never") is not profile.upload
-        assert policy == f"`{profile.policy}`"
         assert (attributes == "kept") is profile.posix_metadata
         assert bool(close) is profile.sync_on_close
 

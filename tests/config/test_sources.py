@@ -119,7 +119,7 @@ def test_paths_are_absolute_and_know_the_home_directory(home: Path, monkeypatch:
 def test_a_profile_can_be_changed_and_the_others_stay(write_config: WriteConfig) -> None:
     config = load_config(write_config("[profiles.dataset]\nttl_s = '1h'\nread_only = false"))
     assert (config.profile("dataset").ttl_s, config.profile("dataset").read_only) == (3600, False)
-    assert config.profile("dataset").policy == "hold"
+    assert config.profile("dataset").posix_metadata is False
     assert config.profile("general") == Config().profile("general")
 
 

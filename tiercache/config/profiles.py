@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from tiercache.config.fields import Duration
 
 ProfileName = Literal["dataset", "checkpoint", "weights", "scratch", "general"]
-PolicyName = Literal["lru", "s3fifo", "hold"]
 Ack = Literal["memory", "local", "origin"]
 
 
@@ -27,7 +26,6 @@ class Profile(BaseModel):
     read_only: bool = False
     upload: bool = True
     """False: written files stay on this node and never reach the origin."""
-    policy: PolicyName = "s3fifo"
     posix_metadata: bool = True
     """Whether mode, owner and times are read from (a HEAD each) and stored with the objects of a store."""
     ack: Ack = "local"
@@ -38,10 +36,10 @@ class Profile(BaseModel):
 PROFILES: dict[ProfileName, Profile] = {
     profile.name: profile
     for profile in (
-        Profile(name="dataset", ttl_s=math.inf, negative_ttl_s=5, read_only=True, policy="hold", posix_metadata=False),
+        Profile(name="dataset", ttl_s=math.inf, negative_ttl_s=5, read_only=True, posix_metadata=False),
         Profile(name="checkpoint", sync_on_close=True),
         Profile(name="weights", ttl_s=60, negative_ttl_s=5, posix_metadata=False),
-        Profile(name="scratch", upload=False, policy="lru", ack="memory"),
+        Profile(name="scratch", upload=False, ack="memory"),
         Profile(name="general"),
     )
 }

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from tiercache.config.fields import Bytes, Count, Duration, Share, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
-from tiercache.config.profiles import PROFILES, PolicyName, Profile, ProfileName
+from tiercache.config.profiles import PROFILES, Profile, ProfileName
 from tiercache.units import GIB, KIB, MIB, Size
 
 PREFIX = "TIERCACHE_"
@@ -19,6 +19,7 @@ OTHER_VARIABLES = frozenset({"TIERCACHE_CONFIG", "TIERCACHE_DEBUG"})
 """Variables with our prefix that are no settings."""
 
 ClientName = Literal["obstore", "s3fs"]
+PolicyName = Literal["lru", "s3fifo", "hold"]
 EngineMode = Literal["auto", "attach", "inprocess"]
 
 
@@ -164,7 +165,6 @@ class ProfileConfig(Section):
     negative_ttl_s: Annotated[Duration, Field(le=5)] | None = None
     read_only: bool | None = None
     upload: bool | None = None
-    policy: PolicyName | None = None
     posix_metadata: bool | None = None
     ack: Literal["memory", "local", "origin"] | None = None
     sync_on_close: bool | None = None

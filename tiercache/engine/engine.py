@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -95,6 +96,8 @@ class Engine:
         closing.callback(self.journal.close)
         self.staging = Staging(root / "staging", config.staging_capacity_bytes(), self.metrics)
         closing.callback(self.staging.close)
+        # Nothing in it outlives the engine's end in order; after a crash the next start empties it.
+        closing.callback(shutil.rmtree, config.ram_directory, ignore_errors=True)
         self.cache = Cache(
             self.catalog,
             self._tiers(root),

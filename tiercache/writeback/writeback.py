@@ -327,13 +327,11 @@ class WriteBack:
     ) -> DrainResult:
         """Wait until the sealed files (all, or ``ids``) are clean, or have ended otherwise, or have been refused by the
         origin since the call; no longer than the deadline. Files open for writing are not waited for: seal them first.
-        Of ``ids`` None leaves out the files of profiles that never upload."""
-        if ids is None:
-            ids_of_all = [r.id for r in self._journal.records() if r.published and self._uploads(r)]
-            drain = Drain(self._journal, self._uploader, ids_of_all, retractions=True)
-        else:
-            drain = Drain(self._journal, self._uploader, list(ids), retractions=False)
-        return await drain.run(deadline_s, progress)
+        Files of profiles that never upload are left out."""
+        everything = ids is None
+        chosen = [record.id for record in self._journal.records() if record.published] if ids is None else list(ids)
+        chosen = [i for i in chosen if (record := self._journal.get(i)) is None or self._uploads(record)]
+        return await Drain(self._journal, self._uploader, chosen, retractions=everything).run(deadline_s, progress)
 
     def error_of(self, staged_id: int) -> TierCacheError | None:
         """What has to be told at the next fsync or close of this file: Conflict, Lost, UploadFailed, or nothing."""
