@@ -100,14 +100,12 @@ def test_a_slow_directory_is_an_origin_too(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_a_signal_in_the_middle_leaves_nothing(quick_arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "tiercache.cli", "bench", "smallfiles", *quick_arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if re.match(r"\d+/\d+ smallfiles", line):
-            break
-    process.send_signal(signal.SIGTERM)
-    process.stderr.read()
-    assert process.wait() == 128 + signal.SIGTERM
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if re.match(r"\d+/\d+ smallfiles", line))
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+    assert process.returncode == 128 + signal.SIGTERM
     assert list((tmp_path / "work").iterdir()) == []
     assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
 
