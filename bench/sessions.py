@@ -42,7 +42,8 @@ class Session(Protocol):
         ...
 
     def settle(self) -> None:
-        """Tell what a client tells in batches, so that the engine's figures are complete."""
+        """An epoch is over: close what is open, and tell what a client tells in batches, so that the engine's figures
+        are complete."""
         ...
 
     def close(self) -> None: ...
@@ -111,7 +112,7 @@ class PlainSession:
             pass
 
     def settle(self) -> None:
-        """The kernel tells at once."""
+        self._leave()
 
     def close(self) -> None:
         self._leave()
@@ -180,6 +181,8 @@ class FsspecSession:
         self._fs.find(self._root)
 
     def settle(self) -> None:
+        # s3fs keeps 50 MB of an open file: the next epoch would find them.
+        self._leave()
         if self._fs.protocol == "tiercache":
             from tiercache.client import connect
             from tiercache.config import load_config
