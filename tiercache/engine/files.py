@@ -47,8 +47,16 @@ class Files:
         return handle
 
     def open_unlinked(self, live: LiveInode, *, write: bool, append: bool) -> Handle:
-        """A further handle of an inode that lost its name while open (/proc/PID/fd)."""
-        return self._handle(live, live.entry, writable=write, append=append)
+        """A further handle of an inode that lost its name while open (/proc/PID/fd): it reads what the others read."""
+        if live.replaced:
+            raise Changed(f"inode {live.inode}: its file was replaced at the origin")
+        donor = next((handle for handle in live.handles if handle.version is not None), None)
+        version = donor.version if donor is not None else None
+        handle = Handle(self, self._writes, live, version, writable=write, append=append)
+        if donor is not None:
+            handle.share(donor)
+        live.handles.add(handle)
+        return handle
 
     def _handle(self, live: LiveInode, entry: Entry, *, writable: bool, append: bool) -> Handle:
         version = self._tree.version_ref(live.key or b"", entry) if entry.version else None

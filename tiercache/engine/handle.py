@@ -73,6 +73,11 @@ class Handle:
             self._fd = self._files.open_complete(self.version)
         return self._fd is not None
 
+    def share(self, other: Handle) -> None:
+        """Read the local file that ``other`` has open: it may have no name any more."""
+        if other._fd is not None:
+            self._fd = os.dup(other._fd)
+
     def use_version(self, version: VersionRef) -> None:
         """The inode's staged bytes became this clean version, or its bytes got a new name."""
         self.version = version

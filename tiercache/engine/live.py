@@ -36,6 +36,9 @@ class LiveInode:
     """Keeps the staged file's descriptor open after its name went, for the handles of an inode that was unlinked,
     replaced or renamed over."""
 
+    replaced: bool = False
+    """Others put another object under its name: whoever opens it anew must look the name up again."""
+
     mtime_ns: int = 0
     """Time of the last write through a handle, 0 if none since the attributes were last set."""
 
