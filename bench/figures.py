@@ -10,7 +10,7 @@ from tiercache.bench.workloads import Naming, Reading, Saving, Workload
 
 NOTHING = "–"
 
-SOURCE_NAMES = {"kernel": "page cache or open copy", "ram": "RAM", "nvme": "NVMe", "origin": "origin"}
+SOURCE_NAMES = {"kernel": "kernel or open copy", "ram": "RAM", "nvme": "NVMe", "origin": "origin"}
 
 
 class Column(NamedTuple):

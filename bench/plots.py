@@ -143,9 +143,15 @@ def _panel(axes: Any, workload: Workload, rows: list[Row], title: str, *, named:
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=8, which="both", length=2)
     axes.xaxis.set_minor_formatter("")
-    axes.xaxis.set_major_formatter(lambda value, _: number(value) if value >= 0.01 else f"{value:g}")
+    highest = max(row.rate_highest_per_s for row in rows) * scale
+    # Beyond the data there are labels only, and no room for more.
+    axes.xaxis.set_major_formatter(lambda value, _: _tick(value) if value <= 1.5 * highest else "")
     axes.set_title(title)
     axes.set_xlabel(unit, fontsize=8, labelpad=1, color="#555b63")
+
+
+def _tick(value: float) -> str:
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
 
 
 def _limits(workload: Workload, rows: list[Row], scale: float) -> tuple[float, float]:

@@ -89,7 +89,8 @@ def describe(workload: Workload) -> str:
             return f"{format_size(workload.median_bytes)} in reads of {format_size(workload.request_bytes)}"
         case Reading():
             size = format_size(workload.median_bytes)
-            return f"{workload.files} files, median {size}, {workload.order} order, {workload.workers} worker(s)"
+            workers = "one worker" if workload.workers == 1 else f"{workload.workers} workers"
+            return f"{workload.files} files, median {size}, {workload.order} order, {workers}"
         case Saving():
             return f"{format_size(workload.size_bytes)} in writes of {format_size(workload.write_bytes)}"
         case Naming():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None 
             *([f"No mount was measured: {no_mount}."] if no_mount else []),
             *([BUSY] if busy else []),
             *stage.notes,
-            *stage_notes(stage, directory),
+            *stage_notes(stage, plan.workloads, directory),
         ]
     return make_report(
         plan.title,
@@ -90,7 +90,7 @@ def run_workload(stage: Stage, workload: Workload) -> None:
             run_naming(stage, workload)
 
 
-def stage_notes(stage: Stage, directory: Path) -> Iterator[str]:
+def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) -> Iterator[str]:
     """What a reader of the figures must know."""
     yield (
         "All targets take turns in each round; figures are medians over the rounds, ratios are medians of the ratios "
@@ -102,16 +102,21 @@ def stage_notes(stage: Stage, directory: Path) -> Iterator[str]:
             f"Proof (mincore): before a cold or disk-warm epoch at most {shares * 100:.1f} % of the pages of cache "
             "files and local files were in memory."
         )
+    yield from _memory_notes(stage, workloads)
+    if filesystem_of(directory) in ("tmpfs", "ramfs"):
+        yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
+
+
+def _memory_notes(stage: Stage, workloads: Sequence[Workload]) -> Iterator[str]:
     memory_bytes = memory_limit_bytes()
-    for dataset in stage.datasets.values():
+    for name, dataset in stage.datasets.items():
         if memory_bytes > dataset.total_bytes:
+            users = [each.name for each in workloads if isinstance(each, Reading) and each.dataset == name]
             yield (
-                f"The memory ({format_size(memory_bytes)}) exceeds the data set {dataset.name} "
+                f"RAM ({format_size(memory_bytes)}) exceeds the data set of {', '.join(users)} "
                 f"({format_size(dataset.total_bytes)}): every target's warm rounds are answered from memory. "
                 "The disk-warm rounds show the disk."
             )
-    if filesystem_of(directory) in ("tmpfs", "ramfs"):
-        yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
 
 
 def _resident_shares(stage: Stage) -> float | None:
