@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -120,14 +121,15 @@ def _serve(pipe: Connection, disk: SlowDisk | None) -> None:
     while True:
         try:
             message = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             worker.end()
             return
         try:
             answer = getattr(worker, message[0])(*message[1:])
         except Exception as error:
             answer = _Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
-        pipe.send(answer)
+        with suppress(BrokenPipeError):  # the parent was told to end; the next recv says so
+            pipe.send(answer)
 
 
 class _Worker:
