@@ -56,12 +56,14 @@ class Names:
         directory = parent_of(key)
         while True:
             generation = tree.generation(directory)
+            retracted = tree.retracted(key)
             try:
-                stat: ObjectStat | None = await tree.call(tree.origin.stat, key)
+                stats = [await tree.call(tree.origin.stat, key)]
             except (Absent, NotDirectory):
-                stat = None
+                stats = []
             if tree.generation(directory) == generation:
-                return self.remember(key, stat)
+                stats = tree.without_leftovers(stats, retracted | tree.retracted(key))
+                return self.remember(key, stats[0] if stats else None)
             entry = self.known(key)
             if entry is not None:
                 return entry
@@ -73,7 +75,7 @@ class Names:
         old = tree.entry(key)
         if old is not None and old.staged:
             return old
-        if stat is None or tree.is_leftover(key, old):
+        if stat is None:
             return self._remember_absence(key, old, at_ns)
         entry = entry_of(stat, origin=tree.origin_id, inode=self._inode_of(stat, old), old=old, at_ns=at_ns)
         tree.put(key, entry)
@@ -166,8 +168,10 @@ class Names:
 
     async def _list_origin(self, directory: Key) -> list[ObjectStat]:
         tree = self._tree
+        retracted = tree.retracted(None)
         try:
-            return await tree.call(lambda: list(tree.origin.list(directory)))
+            stats = await tree.call(lambda: list(tree.origin.list(directory)))
+            return tree.without_leftovers(stats, retracted | tree.retracted(None))
         except Absent:
             # The root of a bucket is never absent: an unknown bucket must stay an error.
             if directory and tree.exists_here(directory):
@@ -184,8 +188,6 @@ class Names:
             if name in entries and entries[name].kind is Kind.DIRECTORY:
                 continue
             old = known.get(name)
-            if tree.is_leftover(stat.key, old):
-                continue
             inode = self._inode_of(stat, old)
             entries[name] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
         for name in self._directories_only_here(directory):
@@ -224,14 +226,14 @@ class Names:
         tree = self._tree
         at_ns = now_ns()
         generation = tree.generations.total() + tree.trees_changed
-        staged = self._staged_keys(directory)
+        staged, retracted = self._staged_keys(directory), tree.retracted(None)
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except (Absent, NotDirectory):
             if not directory or not (staged or tree.exists_here(directory)):
                 raise
             stats = []
-        found = self._merge_walk(stats, at_ns)
+        found = self._merge_walk(tree.without_leftovers(stats, retracted | tree.retracted(None)), at_ns)
         if tree.generations.total() + tree.trees_changed == generation:
             self._remember_listings(directory, found, at_ns)
         # Those too that were staged when the walk began: an upload may have ended after the origin passed its place.
@@ -259,8 +261,6 @@ class Names:
                 # What we know is newer than the walk.
                 if old.kind is not Kind.ABSENT:
                     found[stat.key] = old
-                continue
-            if tree.is_leftover(stat.key, old):
                 continue
             inode = self._inode_of(stat, old)
             found[stat.key] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)

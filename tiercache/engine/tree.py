@@ -15,7 +15,7 @@ from tiercache.engine.entries import directory_entry, now_ns
 from tiercache.engine.live import LiveTable
 from tiercache.engine.name_locks import NameLocks
 from tiercache.journal import OriginSource
-from tiercache.model import Entry, Key, Kind, OriginId, VersionId, parent_of
+from tiercache.model import Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of
 from tiercache.origins.base import Capability, Origin
 
 T = TypeVar("T")
@@ -43,8 +43,9 @@ class Tree:
     is_staged: Callable[[int], bool]
     """Whether the journal still has the staged file of an id, and its bytes are sound."""
 
-    is_retracted: Callable[[Key], bool]
-    """Whether an upload of ours that was cancelled may still land under a key, to be removed when it does."""
+    retracted: Callable[[Key | None], set[Key]]
+    """The keys, or the one key if it is among them, under which a cancelled upload of ours may land. It is removed
+    when it does."""
 
     live: LiveTable = field(default_factory=LiveTable)
 
@@ -85,9 +86,14 @@ class Tree:
             return entry._replace(staged=0, checked_ns=0, version=VersionId(b""), etag="")
         return entry
 
-    def is_leftover(self, key: Key, known: Entry | None) -> bool:
-        """Whether what the origin has under a removed name is only our cancelled upload: for us the name is absent."""
-        return (known is None or known.kind is Kind.ABSENT) and self.is_retracted(key)
+    def without_leftovers(self, stats: list[ObjectStat], retracted: set[Key]) -> list[ObjectStat]:
+        """What the origin told, less our cancelled uploads under names that are removed: for us those are absent.
+        ``retracted``: which there were when the origin was asked, and when it had answered."""
+        return [stat for stat in stats if stat.key not in retracted or self._exists(stat.key)] if retracted else stats
+
+    def _exists(self, key: Key) -> bool:
+        known = self.entry(key)
+        return known is not None and known.kind is not Kind.ABSENT
 
     def put(self, key: Key, entry: Entry) -> Entry:
         """Record a local change or a fresh answer. What exists has directories above it, whatever was known of them."""
@@ -111,6 +117,7 @@ class Tree:
         now = self.catalog.entry(self.origin_id, key)
         if live is not None and live.key == key and (now is None or now.inode != old.inode):
             live.key = None
+            live.replaced = True
             live.entry = old._replace(link_count=0)
             self.live.release(live)
 

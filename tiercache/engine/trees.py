@@ -110,11 +110,16 @@ class Trees:
             source=source,
             drop_version=self._cache.drop,
             is_staged=self._is_staged,
-            is_retracted=lambda key: bool(self._journal.retractions(identity, key)),
+            retracted=lambda key: self._retracted(identity, key),
         )
         self._trees[identity] = tree
         self._options[identity] = (client, options)
         return tree
+
+    def _retracted(self, identity: OriginId, key: Key | None) -> set[Key]:
+        if key is not None:
+            return {record.key for record in self._journal.retractions(identity, key)}
+        return {record.key for record in self._journal.retractions() if record.origin == identity}
 
     def _is_staged(self, staged_id: int) -> bool:
         record = self._journal.get(staged_id)

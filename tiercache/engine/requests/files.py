@@ -52,12 +52,15 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     """Nothing is known of the name: a whole GET of a small object answers everything."""
     tree = space.tree
     generation = tree.generation(parent_of(key))
+    retracted = tree.retracted(key)
     cache = call.engine.cache
     try:
         stat, version, data = await cache.ensure_small(tree.origin, tree.origin_id, key, BLOCK_SIZE_BYTES)
     except (Absent, IsDirectory):
         return await _open_entry(call, space, key, await space.lookup(key))
     old = tree.entry(key)
+    if not tree.without_leftovers([stat], retracted | tree.retracted(key)):
+        raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
     stale = tree.generation(parent_of(key)) != generation
     if stale or (old is not None and old.kind is Kind.DIRECTORY):
         return await _open_entry(call, space, key, await space.lookup(key))
