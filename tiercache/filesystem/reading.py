@@ -16,7 +16,7 @@ BUFFER_BYTES = 128 * 1024
 """What one small read fetches from the client; reads of more bypass the buffer."""
 
 LOCAL_BUFFER_BYTES = 8 * 1024
-"""The same for a file that is here whole. Small: together with the 100 KB of a typical sample a larger one passes malloc's
+"""The same for a file that is here whole. Small: a larger one and the 100 KB of a typical sample together pass malloc's
 trim threshold, and each open would give the memory back to the kernel and fault it in again (10 µs)."""
 
 
