@@ -293,3 +293,30 @@ def test_a_copy_stays_inside_the_origin_or_passes_between_two(s3: Ground) -> Non
     assert s3.fs.find(other) == [f"{other}/g", f"{other}/moved"]
     assert not s3.fs.exists(f"{s3.path}/f")
     assert other in s3.fs.ls("", detail=False)
+
+
+def test_a_name_removed_during_its_upload_stays_away(local: Ground) -> None:
+    """C20: right after a write its upload is under way; what lands late is ours to remove, and nobody sees it."""
+    for number in range(60):
+        path = f"{local.path}/{number}/deep/f"
+        local.fs.pipe_file(path, b"short lived")
+        local.fs.rm_file(path)
+        assert local.fs.find(f"{local.path}/{number}") == []
+        assert not local.fs.exists(path)
+    local.drain()
+    local.fs.invalidate_cache()
+    assert local.fs.find(local.path) == []
+
+
+def test_appends_in_a_row_build_on_each_other(local: Ground) -> None:
+    """Each append starts from the one before, whether that is staged, on its way or at the origin."""
+    for number in range(30):
+        path = f"{local.path}/{number}"
+        expected = b""
+        for word in (b"one ", b"two ", b"three ", b"four"):
+            with local.fs.open(path, "ab") as file:
+                file.write(word)
+            expected += word
+            assert local.fs.cat_file(path) == expected
+    local.drain()
+    assert {local.read(str(number)) for number in range(30)} == {b"one two three four"}
