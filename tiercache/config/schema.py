@@ -45,9 +45,9 @@ class Section(BaseModel):
 
 
 class RamConfig(Section):
-    """The RAM tier: whole versions in files on tmpfs."""
+    """The RAM tier: whole versions in files on tmpfs. Off unless asked for: see docs/decisions/0007."""
 
-    capacity: Share = Size(0, 0.10)
+    capacity: Share = Size(0)
     """A share counts against the memory limit of the cgroup; 0 turns the tier off."""
     policy: PolicyName = "s3fifo"
     directory: LocalPath | None = None
