@@ -164,6 +164,12 @@ def name_of_inode(txn: Transaction, tables: Tables, inode: int) -> tuple[OriginI
     return None
 
 
+def names_of_inode(txn: Transaction, tables: Tables, origin: OriginId, inode: int) -> list[Key]:
+    """All names of ``inode`` in one origin."""
+    found = [value for _, value in scan(txn, tables.inodes, inode_prefix(inode))]
+    return [value[8:] for value in found if value[:8] == origin]
+
+
 def read_meta(txn: Transaction, tables: Tables, name: bytes) -> int:
     """A number of the meta table; 0 if it is not set."""
     return int.from_bytes(txn.get(name, db=tables.meta) or b"", "little")

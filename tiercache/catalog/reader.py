@@ -84,6 +84,10 @@ class CatalogReader:
         """One name of an inode; None for an unknown or unlinked one."""
         return self._read(queries.name_of_inode, inode)
 
+    def names_of_inode(self, origin: OriginId, inode: int) -> list[Key]:
+        """All names of an inode in one origin: several when it has hard links."""
+        return self._read(queries.names_of_inode, origin, inode)
+
     def run_id(self) -> int:
         """The number of the engine's run that wrote last: copies verified in it are verified now."""
         return self._read(queries.read_meta, b"run_id")

@@ -17,6 +17,9 @@ from tiercache.model import Entry, Key, Kind, OriginId, Tier, VersionId
 CLOCK_BACK_NS: Final = 1_000_000_000
 """A clock that was set back by more than this must not make an entry fresh for ever."""
 
+FOREVER_NS: Final = 30 * 365 * 86_400 * 1_000_000_000
+"""For how long at most a name is believed: less than the age of one that is in doubt (checked at 0)."""
+
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC
 _new = tuple.__new__
 

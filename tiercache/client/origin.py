@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
 from tiercache.client.connection import Connection
-from tiercache.client.local import Attachment, Copied
+from tiercache.client.local import FOREVER_NS, Attachment, Copied
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.errors import Absent, Broken, Changed
@@ -54,7 +54,7 @@ class RemoteOrigin:
             root=answer["root"],
             capabilities=answer["capabilities"],
             read_only=answer["read_only"],
-            ttl_ns=answer["ttl_s"] * 1e9,
+            ttl_ns=min(answer["ttl_s"] * 1e9, FOREVER_NS),
             negative_ttl_ns=answer["negative_ttl_s"] * 1e9,
         )
 

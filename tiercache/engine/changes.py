@@ -63,7 +63,7 @@ class Changes:
         stat = await tree.call(tree.origin.link, source, target)
         tree.live.links.setdefault(entry.inode, {source}).update({source, target})
         linked = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=None, at_ns=now_ns())
-        for name in tree.live.links[entry.inode]:
+        for name in {*tree.names_of(entry.inode), source, target}:
             known = tree.entry(name)
             if name == target or (known is not None and known.inode == entry.inode):
                 version = known.version if known is not None and name != target else linked.version
@@ -102,6 +102,7 @@ class Changes:
         entry = await self._names.lookup(key)
         if entry.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
+        entry = await self._writes.part(key, entry)
         live = tree.live.get(entry.inode)
         if live is not None:
             await self._files.keep_readable(live)
@@ -130,10 +131,10 @@ class Changes:
     def forget_name(self, key: Key, entry: Entry) -> None:
         """The name is gone; its inode lives on for its open handles."""
         tree = self._tree
-        names = tree.live.links.get(entry.inode)
+        others = [name for name in tree.names_of(entry.inode) if name != key]
         tree.put(key, absent_entry(now_ns()))
-        if names is not None:
-            self._drop_link(key, entry, names)
+        if others:
+            self._drop_link(key, entry, others)
         else:
             tree.place_staged(entry.inode, None)
             live = tree.live.get(entry.inode)
@@ -146,10 +147,10 @@ class Changes:
         tree.touch_directory(parent_of(key))
         tree.changed(key, entry.inode)
 
-    def _drop_link(self, key: Key, entry: Entry, names: set[Key]) -> None:
+    def _drop_link(self, key: Key, entry: Entry, others: list[Key]) -> None:
         tree = self._tree
-        names.discard(key)
-        for name in names:
+        tree.live.links.get(entry.inode, set()).discard(key)
+        for name in others:
             known = tree.entry(name)
             if known is not None and known.inode == entry.inode:
                 left = max(1, entry.link_count - 1)
@@ -157,7 +158,7 @@ class Changes:
                 live = tree.live.get(entry.inode)
                 if live is not None and live.key == key:
                     live.key = name
-        if len(names) <= 1:
+        if len(others) == 1:
             tree.live.links.pop(entry.inode, None)
 
     async def rmdir(self, key: Key) -> None:

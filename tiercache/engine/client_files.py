@@ -124,6 +124,8 @@ class ClientFiles:
             raise Exists(f"{show(key)}: exists already")
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
+        if replaced is not None:
+            replaced = await self._writes.part(key, replaced)
         older = self._tree.live.get(replaced.inode) if replaced is not None else None
         if older is not None:
             await self._files.keep_readable(older)
@@ -139,8 +141,9 @@ class ClientFiles:
             self._tree.place_staged(replaced.inode, None)
         if older is not None:
             # In one step with the new entry: the older upload may end any time, and must not take the name back.
-            older.key = None
-            older.entry = older.entry._replace(link_count=0)
+            others = [name for name in self._tree.names_of(older.inode) if name != key]
+            older.key = others[0] if others else None
+            older.entry = older.entry._replace(link_count=len(others))
         live = self._files.enter_staged(key, entry._replace(etag=record.base_etag), staged)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
         await self._writes.seal_closed(live, staged)

@@ -32,6 +32,10 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
         # The other names of a hard-linked file have the new bytes as well.
         tree.put(name, entry._replace(version=version_id(tree.origin_id, name, entry.etag)))
     tree.place_staged(record.inode, None)
+    for name in tree.names_of(record.inode):
+        linked = tree.entry(name)
+        if linked is not None and name != record.key:
+            tree.put(name, linked._replace(checked_ns=0))
     tree.generations[parent_of(record.key)] += 1
     if live is not None:
         live.staged = None

@@ -28,6 +28,8 @@ def is_fresh(entry: Entry, ttl_s: float, negative_ttl_s: float, at_ns: int) -> b
     """Whether ``entry`` may be believed without asking the origin."""
     if entry.staged:
         return True
+    if not entry.checked_ns:
+        return False  # in doubt, also for who believes names for ever
     ttl = negative_ttl_s if entry.kind is Kind.ABSENT else ttl_s
     age_s = (at_ns - entry.checked_ns) / 1e9
     # A clock that was set back must not make an entry fresh for ever.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import trio
@@ -18,7 +18,7 @@ from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, TierCacheError
 from tiercache.journal import StagedRecord
-from tiercache.model import Entry, Key, Kind, StagedState, VersionId, is_below, parent_of, version_id
+from tiercache.model import Entry, Key, Kind, ObjectStat, StagedState, VersionId, is_below, parent_of, version_id
 from tiercache.origins.base import Capability
 
 
@@ -77,6 +77,7 @@ class Renames:
         if entry.kind is Kind.DIRECTORY:
             await self._rename_directory(source, target, replaced)
         else:
+            entry = await self._writes.part(source, entry)
             await self._rename_file(source, target, entry, replaced)
         if keep_directory:
             self._changes.keep(parent_of(source))
@@ -112,6 +113,7 @@ class Renames:
         if replaced is not None:
             if replaced.kind is Kind.DIRECTORY:
                 raise IsDirectory(f"{show(target)}: is a directory")
+            replaced = await self._writes.part(target, replaced)
             live = tree.live.get(replaced.inode)
             if live is not None:
                 await self._files.keep_readable(live)
@@ -128,6 +130,9 @@ class Renames:
             await self._move_object(source, target, await self._names.lookup(source), replaced)
             return
         if replaced is not None:
+            if replaced.link_count > 1:
+                # The origin writes a file with several names in place: the others would get our bytes.
+                await ignoring(Absent, tree, tree.origin.delete, target)
             self._changes.forget_name(target, replaced)
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self._move_name(source, target, entry, moved)
@@ -140,9 +145,6 @@ class Renames:
                 await tree.call(lambda: tree.origin.rename(source, target))
                 stat = await tree.call(tree.origin.stat, target)
             else:
-                live = tree.live.get(entry.inode)
-                if live is not None:
-                    await self._files.keep_readable(live)
                 stat = await tree.call(tree.origin.copy, source, target, entry.etag)
         if not tree.can(Capability.RENAME):
             # By its etag: what somebody else wrote since the copy stays.
@@ -150,8 +152,7 @@ class Renames:
         if replaced is not None:
             self._changes.forget_name(target, replaced)
         moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
-        if stat.etag == entry.etag or tree.can(Capability.RENAME):
-            self._files.rebind(source, entry, target, moved)
+        self._files.rebind(source, entry, target, moved)
         self._move_name(source, target, entry, moved)
 
     @asynccontextmanager
@@ -205,6 +206,7 @@ class Renames:
                 raise NotEmpty(f"{show(target)}: directory not empty")
         dirty = self._staged_below(source)
         held_ids = [record.id for record in dirty]
+        etags: dict[Key, str] = {}
         try:
             # Those that arrive before they can be held back are objects like the others.
             dirty = [record for record in dirty if await self._writeback.hold_back(record.id)]
@@ -213,10 +215,10 @@ class Renames:
                 await self._writeback.settle_below(tree.origin_id, source)
                 await tree.call(lambda: tree.origin.rename(source, target))
             else:
-                await self._move_objects(source, target, dirty={r.key for r in dirty if r.published})
+                etags = await self._move_objects(source, target, dirty={r.key for r in dirty if r.published})
             for record in dirty:
                 await self._writeback.rename(record.id, _moved_key(record.key, source, target))
-            self._move_tree(source, target)
+            self._move_tree(source, target, etags)
         finally:
             with trio.CancelScope(shield=True):
                 await self._send_after_all(*held_ids)
@@ -230,8 +232,9 @@ class Renames:
             and record.state is not StagedState.LOST
         ]
 
-    async def _move_objects(self, source: Key, target: Key, dirty: set[Key]) -> None:
-        """Everything but the dirty files is copied, and only when all is there the old objects are deleted."""
+    async def _move_objects(self, source: Key, target: Key, dirty: set[Key]) -> dict[Key, str]:
+        """Everything but the dirty files is copied, and only when all is there the old objects are deleted. Returns the
+        etags of the copies by their keys."""
         tree = self._tree
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(source)))
@@ -243,20 +246,28 @@ class Renames:
             moved = _moved_key(stat.key, source, target)
             await ignoring(Exists, tree, tree.origin.make_directory, moved, stat.attributes)
         clean = [stat for stat in objects if stat.key not in dirty]
-        await for_each(
-            tree, clean, lambda stat: tree.origin.copy(stat.key, _moved_key(stat.key, source, target), stat.etag)
-        )
+        etags: dict[Key, str] = {}
+
+        def copy(stat: ObjectStat) -> None:
+            moved = _moved_key(stat.key, source, target)
+            etags[moved] = tree.origin.copy(stat.key, moved, stat.etag).etag
+
+        await for_each(tree, clean, copy)
         await for_each(tree, objects, lambda stat: tree.origin.delete(stat.key, stat.etag))
         for level in directories_by_depth(stats, source):
             await for_each(tree, level, tree.origin.remove_directory)
         if not stats or source in tree.kept_directories:
             tree.kept_directories.add(target)
+        return etags
 
-    def _move_tree(self, source: Key, target: Key) -> None:
+    def _move_tree(self, source: Key, target: Key, etags: Mapping[Key, str]) -> None:
+        """What the catalog knows of a tree, and its live inodes, follow it. ``etags`` tells those that are not the old
+        ones."""
         tree = self._tree
         for old_key, new_key, old in tree.catalog.move_tree(tree.origin_id, source, target):
             if old.kind is Kind.FILE and not old.staged:
-                entry = old._replace(version=version_id(tree.origin_id, new_key, old.etag))
+                etag = etags.get(new_key, old.etag)
+                entry = old._replace(etag=etag, version=version_id(tree.origin_id, new_key, etag))
                 self._files.rebind(old_key, old, new_key, entry)
                 tree.put(new_key, entry)
         tree.catalog.forget_listing(tree.origin_id, source)
@@ -293,6 +304,8 @@ class Renames:
         replaced = await self._names.find(target)
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(target)}: is a directory")
+        if replaced is not None:
+            replaced = await self._writes.part(target, replaced)
         live = tree.live.get(replaced.inode) if replaced is not None else None
         if live is not None:
             await self._files.keep_readable(live)

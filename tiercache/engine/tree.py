@@ -165,6 +165,10 @@ class Tree:
             return old.inode
         return self.catalog.new_inode()
 
+    def names_of(self, inode: int) -> list[Key]:
+        """All names of an inode that we know of."""
+        return self.catalog.names_of_inode(self.origin_id, inode)
+
     def version_ref(self, key: Key, entry: Entry) -> VersionRef:
         return VersionRef(self.origin, self.origin_id, key, entry.etag, entry.size_bytes, entry.version)
 

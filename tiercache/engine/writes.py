@@ -318,6 +318,14 @@ class Writes:
             await self.seal_held(live)
             await self._writeback.wait(staged.id)
 
+    async def part(self, key: Key, entry: Entry) -> Entry:
+        """A name, which the caller holds, is about to be parted from its file: what is staged of a file with further
+        names is theirs too, and goes to the origin before. Returns the entry as it is then."""
+        if not entry.staged or len(self._tree.names_of(entry.inode)) < 2:
+            return entry
+        await self.write_through(key)
+        return await self._names.lookup(key)
+
     async def write_through_below(self, directory: Key) -> None:
         """The same for every dirty file at or under ``directory``."""
         for live in self._tree.live:

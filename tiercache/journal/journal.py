@@ -161,11 +161,13 @@ class Journal:
 
     def close(self) -> None:
         """Close the environment. Changes that nobody flushed are written first."""
-        if self._owed:
-            rows = [(i, encode(r) if (r := self._records.get(i)) is not None else None) for i in self._owed]
-            self._commit(rows, len(self._records), self.last_id)
-            self._owed.clear()
-        self._env.close()
+        try:
+            if self._owed:
+                rows = [(i, encode(r) if (r := self._records.get(i)) is not None else None) for i in self._owed]
+                self._commit(rows, len(self._records), self.last_id)
+                self._owed.clear()
+        finally:
+            self._env.close()
 
     # -- disk -----------------------------------------------------------------------------------------------------
 
