@@ -75,6 +75,10 @@ class Node:
         """The files of the NVMe tier."""
         return (path for path in (self.cache_dir / "nvme").rglob("*") if path.is_file())
 
+    def ram_files(self) -> Iterator[Path]:
+        """The files of the RAM tier."""
+        return (path for path in self.config.ram_directory.rglob("*") if path.is_file())
+
     def remove(self) -> None:
         """Remove the cache directory and the RAM tier, after the engine's end."""
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -166,6 +166,7 @@ class Row:
     origin_requests: float | None
     """Per request of the reader; None where nobody counts."""
     resident_before: float | None
+    """The worst of the rounds."""
 
 
 def rows_of(epochs: Iterable[Epoch]) -> list[Row]:
@@ -184,6 +185,7 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
     requests = sum(epoch.requests for epoch in epochs)
     rates = [epoch.rate_per_s for epoch in epochs]
     known = [epoch.resident_before for epoch in epochs if epoch.resident_before is not None]
+    worst = min if first.phase is Phase.WARM else max
     return Row(
         first.workload,
         first.phase,
@@ -201,7 +203,7 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
         _ratio(epochs, by_target.get(first.target.local_peer, [])),
         sources_of(epochs),
         _origin_requests(epochs),
-        max(known) if known else None,
+        worst(known) if known else None,
     )
 
 

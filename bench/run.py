@@ -19,7 +19,6 @@ from tiercache.bench.results import Phase
 from tiercache.bench.saving import run_saving
 from tiercache.bench.slowness import SlowDisk, Slowness
 from tiercache.bench.stage import Stage
-from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Naming, Reading, Saving, Workload
 from tiercache.config.limits import memory_limit_bytes
 from tiercache.units import format_size
@@ -97,11 +96,7 @@ def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) ->
         "within a round. Every read was compared with a digest while the clock stood."
     )
     yield stage.page_cache.how
-    if (shares := _resident_shares(stage)) is not None:
-        yield (
-            f"Proof (mincore): before a cold or disk-warm epoch at most {shares * 100:.1f} % of the pages of cache "
-            "files and local files were in memory."
-        )
+    yield from _proofs(stage)
     yield from _memory_notes(stage, workloads)
     if filesystem_of(directory) in ("tmpfs", "ramfs"):
         yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
@@ -119,14 +114,21 @@ def _memory_notes(stage: Stage, workloads: Sequence[Workload]) -> Iterator[str]:
             )
 
 
-def _resident_shares(stage: Stage) -> float | None:
-    phases = (Phase.COLD, Phase.DISK_WARM)
-    shares = [
-        epoch.resident_before
-        for epoch in stage.epochs
-        if epoch.phase in phases and epoch.resident_before is not None and epoch.target.role is not Role.ORIGIN
-    ]
-    return max(shares) if shares else None
+def _proofs(stage: Stage) -> Iterator[str]:
+    dropped = _resident_shares(stage, (Phase.COLD, Phase.DISK_WARM, Phase.LOAD_FRESH))
+    if dropped:
+        yield (
+            f"Proof (mincore): before a cold or disk-warm epoch at most {max(dropped) * 100:.1f} % of the pages of "
+            "cache files and local files were in memory."
+        )
+    warm = _resident_shares(stage, (Phase.WARM,))
+    if warm:
+        yield f"Before a warm epoch at least {min(warm) * 100:.1f} % of them were."
+
+
+def _resident_shares(stage: Stage, phases: tuple[Phase, ...]) -> list[float]:
+    shares = (epoch.resident_before for epoch in stage.epochs if epoch.phase in phases)
+    return [share for share in shares if share is not None]
 
 
 def _about_place(place: Place) -> Iterator[str]:

@@ -87,6 +87,14 @@ class Stage:
             paths += [node.mountpoint / name for name in list(dataset.files)[:MOUNT_SAMPLE]]
         return paths
 
+    def warm_paths(self, target: Target, dataset: DataSet, node: Node | None) -> list[Path]:
+        """Files that a warm target reads; none where it is not for us to look."""
+        if target.role is Role.LOCAL:
+            return dataset.paths()
+        if node is None or target.mounted:
+            return []
+        return list(node.ram_files()) or list(node.cache_files())
+
     def drop(self, target: Target, dataset: DataSet | None, node: Node | None) -> float | None:
         """Empty the page cache; the share of the target's pages that is left, None where there are none to look at."""
         return self.drop_paths(self.cached_paths(target, dataset, node))
