@@ -276,3 +276,32 @@ def test_two_appenders_that_wait_for_room_do_not_overwrite_each_other(ground: Gr
             assert engine.staging.used_bytes == 0
 
     run(scenario)
+
+
+def test_after_a_restart_the_file_that_was_published_last_has_the_name(ground: Ground) -> None:
+    """Opened first, closed last."""
+
+    async def publish_two() -> None:
+        async with ground.engine(profiles=NO_TTL, staging={"upload_delay_s": 60}) as (engine, names):
+            await names.root(ground.root)
+            await names.mkdir(ground.key("d"), mode=0o755, uid=0, gid=0)
+            staged = []
+            for data in (b"opened first", b"opened second"):
+                staged_id, path, _ = await names.stage(ground.key("d/f"), exclusive=False, keep=False)
+                await trio.Path(path).write_bytes(data)
+                staged.append(staged_id)
+            await names.publish(staged[1])
+            await names.publish(staged[0])
+
+    async def look() -> None:
+        async with ground.engine(profiles=NO_TTL, staging={"upload_delay_s": 60}) as (engine, names):
+            assert await read_file(names, ground.key("d/f")) == b"opened first"
+            await drained(engine)
+            assert ground.get("d/f") == b"opened first"
+            assert await read_file(names, ground.key("d/f")) == b"opened first"
+            await names.remove_tree(ground.key("d"))
+            assert await is_absent(names, ground.key("d"))
+            assert not names.tree.exists_here(ground.key("d"))
+
+    run(publish_two)
+    run(look)

@@ -52,6 +52,11 @@ class InterposedOrigin:
         """The next calls of ``method`` raise these, one each, and do nothing."""
         self._errors.setdefault(method, []).extend(errors)
 
+    def clear(self, method: str) -> None:
+        """Nothing more is to happen to calls of ``method``."""
+        self._stops.pop(method, None)
+        self._errors.pop(method, None)
+
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._origin, method)
         return self._around(method, found) if callable(found) else found
@@ -63,10 +68,11 @@ class InterposedOrigin:
             stop = self._stops[method].pop(0) if self._stops.get(method) else None
             if stop is not None and not stop.afterwards:
                 stop.wait()
-            answer = call(*args, **kwargs)
-            if stop is not None and stop.afterwards:
-                stop.wait()
-            return answer
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if stop is not None and stop.afterwards:
+                    stop.wait()
 
         return interposed
 

@@ -27,15 +27,14 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
     entry = entry_of(stat, origin=tree.origin_id, inode=record.inode, old=None, at_ns=now_ns())
     if stat.attributes is None and record.attributes is not None:
         entry = with_attributes(entry, record.attributes)
+    names = tree.names_of(record.inode)
+    entry = entry._replace(link_count=max(1, len(names), old.link_count if old is not None else 0))
     tree.put(record.key, entry)
-    for name in tree.live.links.get(record.inode, set()) - {record.key}:
-        # The other names of a hard-linked file have the new bytes as well.
-        tree.put(name, entry._replace(version=version_id(tree.origin_id, name, entry.etag)))
+    for name in names:
+        if name != record.key:
+            # The other names of a hard-linked file have the new bytes as well.
+            tree.put(name, entry._replace(version=version_id(tree.origin_id, name, entry.etag)))
     tree.place_staged(record.inode, None)
-    for name in tree.names_of(record.inode):
-        linked = tree.entry(name)
-        if linked is not None and name != record.key:
-            tree.put(name, linked._replace(checked_ns=0))
     tree.generations[parent_of(record.key)] += 1
     if live is not None:
         live.staged = None

@@ -125,14 +125,14 @@ class Renames:
     async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         """A dirty file moves in the journal; what the origin has under the old name goes."""
         tree = self._tree
+        if replaced is not None and replaced.link_count > 1:
+            # The origin writes a file with several names in place: the others would get our bytes.
+            await ignoring(Absent, tree, tree.origin.delete, target)
         if not await self._writeback.rename(entry.staged, target):
             # Its upload ended just now: it is a clean object, to be moved as one.
             await self._move_object(source, target, await self._names.lookup(source), replaced)
             return
         if replaced is not None:
-            if replaced.link_count > 1:
-                # The origin writes a file with several names in place: the others would get our bytes.
-                await ignoring(Absent, tree, tree.origin.delete, target)
             self._changes.forget_name(target, replaced)
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self._move_name(source, target, entry, moved)
