@@ -278,11 +278,12 @@ def test_two_appenders_that_wait_for_room_do_not_overwrite_each_other(ground: Gr
     run(scenario)
 
 
-def test_after_a_restart_the_file_that_was_published_last_has_the_name(ground: Ground) -> None:
+def test_after_a_restart_the_file_that_was_published_last_has_the_name(posix_ground: Ground) -> None:
     """Opened first, closed last."""
+    ground = posix_ground
 
     async def publish_two() -> None:
-        async with ground.engine(profiles=NO_TTL, staging={"upload_delay_s": 60}) as (engine, names):
+        async with ground.engine(profiles=NO_TTL, staging={"upload_delay_s": 60}) as (_, names):
             await names.root(ground.root)
             await names.mkdir(ground.key("d"), mode=0o755, uid=0, gid=0)
             staged = []
