@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -24,7 +24,7 @@ from tiercache.cache.words import Location, VersionRef
 from tiercache.catalog import Catalog
 from tiercache.config import FetchConfig
 from tiercache.metrics import Metrics
-from tiercache.model import Key, OriginId, VersionId
+from tiercache.model import Key, ObjectStat, OriginId, VersionId
 from tiercache.origins.base import Origin
 from tiercache.tier import FileTier
 
@@ -117,12 +117,22 @@ class Cache:
             return await self.locate_verified(version)
         return await self._reader.ensure(version, offset, min(length, version.size_bytes - offset))
 
-    async def ensure_small(self, origin: Origin, origin_id: OriginId, key: Key, limit: int) -> Opened:
+    async def ensure_small(
+        self,
+        origin: Origin,
+        origin_id: OriginId,
+        key: Key,
+        limit: int,
+        *,
+        on_answer: Callable[[ObjectStat], None] = lambda stat: None,
+    ) -> Opened:
         """Describe a name and, if it is a file of at most ``limit`` bytes, fetch and keep it: one round trip.
 
-        The stat, the version, and the bytes (None for a larger object or another kind of name).
+        The stat, the version, and the bytes (None for a larger object or another kind of name). ``on_answer`` of the
+        caller that caused the request is called before it counts as ended, so that what it remembers leaves no gap in
+        which another caller would ask again.
         """
-        return await self._openings.open(origin, origin_id, key, limit)
+        return await self._openings.open(origin, origin_id, key, limit, on_answer)
 
     def prefetch(self, version: VersionRef, offset: int, length: int) -> int | None:
         """Send for what is missing of a range that nobody waits for; the number of bytes sent for.

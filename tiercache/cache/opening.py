@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -37,20 +38,30 @@ class Openings:
         self._count_bytes = metrics.read_bytes.labels(tier="origin")
         self._openings: dict[_Name, _Opening] = {}
 
-    async def open(self, origin: Origin, origin_id: OriginId, key: Key, limit_bytes: int) -> Opened:
+    async def open(
+        self,
+        origin: Origin,
+        origin_id: OriginId,
+        key: Key,
+        limit_bytes: int,
+        on_answer: Callable[[ObjectStat], None] = lambda stat: None,
+    ) -> Opened:
         name = (origin_id, key, limit_bytes)
         opening = self._openings.get(name)
         if opening is None:
             opening = self._openings[name] = _Opening()
-            self._nursery.start_soon(self._run, origin, name, opening)
+            self._nursery.start_soon(self._run, origin, name, opening, on_answer)
         await opening.done.wait()
         if isinstance(opening.outcome, TierCacheError):
             raise type(opening.outcome)(*opening.outcome.args) from opening.outcome
         return opening.outcome
 
-    async def _run(self, origin: Origin, name: _Name, opening: _Opening) -> None:
+    async def _run(
+        self, origin: Origin, name: _Name, opening: _Opening, on_answer: Callable[[ObjectStat], None]
+    ) -> None:
         try:
             opening.outcome = await self._open(origin, name)
+            on_answer(opening.outcome[0])
         except TierCacheError as error:
             opening.outcome = error
         except Exception as error:

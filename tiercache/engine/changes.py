@@ -207,6 +207,8 @@ class Changes:
             stats = []
         files = [stat.key for stat in stats if stat.kind is not Kind.DIRECTORY]
         await for_each(tree, files, lambda key: tree.origin.delete(key))
+        # What cancelled uploads bring late would make a real directory look full.
+        await self._writeback.settle_below(tree.origin_id, directory)
         for level in directories_by_depth(stats, directory):
             await for_each(tree, level, tree.origin.remove_directory)
         self._forget_tree(directory)

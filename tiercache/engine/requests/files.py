@@ -15,7 +15,7 @@ from tiercache.engine.requests.names import expire
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory, TierCacheError
 from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, PREFETCH_KEYS_MAX, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
-from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, Tier, VersionId, parent_of, version_id
+from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, ObjectStat, Tier, VersionId, parent_of, version_id
 
 PREFETCH_AT_ONCE: Final = 64
 """Files of one prefetch that are opened at a time."""
@@ -54,15 +54,29 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     generation = tree.generation(parent_of(key))
     retracted = tree.retracted(key)
     cache = call.engine.cache
+
+    def believed(stat: ObjectStat) -> bool:
+        known = tree.entry(key)
+        changed = tree.generation(parent_of(key)) != generation
+        return not changed and (known is None or known.kind is not Kind.DIRECTORY) and not is_leftover(stat)
+
+    def is_leftover(stat: ObjectStat) -> bool:
+        return not tree.without_leftovers([stat], retracted | tree.retracted(key))
+
+    def remember(stat: ObjectStat) -> None:
+        if believed(stat):
+            space.names.remember(key, stat)
+
     try:
-        stat, version, data = await cache.ensure_small(tree.origin, tree.origin_id, key, BLOCK_SIZE_BYTES)
+        # Remembered before the request counts as ended: whoever comes next finds the name in the catalog.
+        stat, version, data = await cache.ensure_small(
+            tree.origin, tree.origin_id, key, BLOCK_SIZE_BYTES, on_answer=remember
+        )
     except (Absent, IsDirectory):
         return await _open_entry(call, space, key, await space.lookup(key))
-    old = tree.entry(key)
-    if not tree.without_leftovers([stat], retracted | tree.retracted(key)):
+    if is_leftover(stat):
         raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
-    stale = tree.generation(parent_of(key)) != generation
-    if stale or (old is not None and old.kind is Kind.DIRECTORY):
+    if not believed(stat):
         return await _open_entry(call, space, key, await space.lookup(key))
     entry = space.names.remember(key, stat)
     location = await cache.locate_verified(version)
