@@ -55,6 +55,12 @@ def digest_of(data: bytes | memoryview) -> bytes:
     return xxhash.xxh3_64_digest(data)
 
 
+def random_bytes(seed: str, size_bytes: int) -> bytes:
+    """The same for the same seed, of any size: one call of the generator makes less than 256 MiB."""
+    numbers = random.Random(seed)
+    return b"".join(numbers.randbytes(length) for length in _chunks(size_bytes))
+
+
 def generate(workload: Reading, directory: Path, told: Told, *, per_directory: int = 100) -> DataSet:
     """Write the workload's files: random bytes, the same for the same seed."""
     numbers = random.Random(workload.seed)

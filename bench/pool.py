@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from tiercache.bench import measure
-from tiercache.bench.dataset import Piece
+from tiercache.bench.dataset import Piece, digest_of, random_bytes
 from tiercache.bench.measure import Timed
 from tiercache.bench.sessions import Session, open_session
 from tiercache.bench.slowness import SlowDisk
@@ -73,9 +73,11 @@ class WorkerPool:
         """Share pieces out and read them at the same time."""
         return self._each([("read", name, list(pieces[worker::workers])) for worker in range(workers)])
 
-    def keep(self, data: bytes) -> None:
-        """Give the first worker the bytes that it will save, once."""
-        self._each([("keep", data)])
+    def keep(self, seed: str, size_bytes: int) -> bytes:
+        """Let the first worker make the bytes that it will save, once; their digest."""
+        [digest] = self._each([("keep", seed, size_bytes)])
+        assert isinstance(digest, bytes)
+        return digest
 
     def remove(self, name: str, file: str) -> None:
         """Remove a file through a session."""
@@ -152,8 +154,9 @@ class _Worker:
     def read(self, name: str, pieces: list[Piece]) -> Timed:
         return measure.read_pieces(self._sessions[name], pieces)
 
-    def keep(self, data: bytes) -> None:
-        self._kept = memoryview(data)
+    def keep(self, seed: str, size_bytes: int) -> bytes:
+        self._kept = memoryview(random_bytes(seed, size_bytes))
+        return digest_of(self._kept)
 
     def save(self, name: str, file: str, write_bytes: int, fsync: bool) -> Timed:
         parts = [self._kept[at : at + write_bytes] for at in range(0, len(self._kept), write_bytes)]

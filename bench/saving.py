@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import time
 from contextlib import ExitStack
@@ -35,8 +34,7 @@ class _Run:
         self.targets = targets_for(stage.place, mount=stage.mount, calls=(Call.OPEN, Call.GET))
         # With this profile a close waits until the bytes are safe on this node's disk.
         self.profile = "checkpoint" if workload.fsync else "general"
-        self.data = random.Random(workload.seed).randbytes(workload.size_bytes)
-        self.digest = digest_of(self.data)
+        self.digest = stage.pool.keep(str(workload.seed), workload.size_bytes)
 
     def run(self) -> None:
         stage = self.stage
@@ -44,7 +42,6 @@ class _Run:
         stage.progress.expect(stage.rounds * (3 * len(self.targets) + delivered))
         self.local.mkdir(parents=True)
         self.place.make_directory()
-        stage.pool.keep(self.data)
         with stage.fresh_node(self.place, profile=self.profile) as node, ExitStack() as stack:
             sessions = {
                 target.name: stack.enter_context(stage.session(target, self.place, self.local, node))
@@ -53,7 +50,7 @@ class _Run:
             for number in range(stage.rounds):
                 for target in stage.rotated(self.targets, number):
                     self._turn(target, sessions[target.name], number, node)
-        stage.pool.keep(b"")
+        stage.pool.keep("", 0)
 
     def _turn(self, target: Target, session: str, number: int, node: Node) -> None:
         stage = self.stage

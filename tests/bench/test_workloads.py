@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tiercache.bench.dataset import DataSet, describe, digest_of, generate, shuffled
+from tiercache.bench.dataset import DataSet, describe, digest_of, generate, random_bytes, shuffled
 from tiercache.bench.workloads import SUITES, Naming, Order, Reading, Saving, Workload
+from tiercache.units import MIB
 
 WORKLOADS = [workload for suite in SUITES.values() for workload in suite]
 
@@ -62,6 +63,14 @@ def test_pieces_cover_each_file_once_with_the_digest_of_its_bytes(tmp_path: Path
     data = (tmp_path / "d" / "long").read_bytes()
     assert [piece.digest for piece in long] == [digest_of(data[at : at + 1000]) for at in (0, 1000, 2000)]
     assert [(piece.length, piece.whole) for piece in dataset.pieces if piece.name == "empty"] == [(0, True)]
+
+
+def test_random_bytes_repeat_with_their_seed_and_may_be_more_than_one_call_of_the_generator_makes() -> None:
+    size_bytes = 300 * MIB + 1
+    data = random_bytes("a", size_bytes)
+    assert len(data) == size_bytes
+    assert random_bytes("a", 9 * MIB)[: 8 * MIB] == data[: 8 * MIB]
+    assert random_bytes("b", 100) != random_bytes("a", 100)
 
 
 def test_an_order_is_random_but_repeats_with_its_seed(tmp_path: Path) -> None:
