@@ -223,7 +223,8 @@ class Vfs:
         inode = opened.file.inode
         if inode in self._nodes.privileged and (opened.caller.uid != 0 if kill_privileges is None else kill_privileges):
             await self._kill_privileges(inode)
-        written = await opened.file.write(offset, data)
+        with self.notices.acting():  # the first write stages the file, which is a change of its name
+            written = await opened.file.write(offset, data)
         self._wrote(inode)
         return written
 

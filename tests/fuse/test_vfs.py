@@ -148,6 +148,26 @@ def test_only_changes_by_others_are_noticed(ground: Ground) -> None:
     on(ground, scenario)
 
 
+def test_the_first_write_to_a_clean_file_is_no_change_by_others(ground: Ground) -> None:
+    """A further open while the writer is there goes through the same pages: mmap needs them."""
+
+    async def scenario(vfs: Vfs, ground: Ground) -> None:
+        ground.put("clean", b"0123456789")
+        changes: list[Change] = []
+        vfs.notices.send = changes.append
+        node = (await vfs.lookup(ROOT_NODE, b"clean")).attr.node
+        writer = await vfs.open(node, os.O_RDWR, ME)
+        await vfs.write(writer.handle, 0, b"x")
+        reader = await vfs.open(node, os.O_RDONLY, ME)
+        assert (reader.keep_cache, reader.direct_io) == (True, False)
+        assert changes == []
+        for opened in (writer, reader):
+            await vfs.flush(opened.handle)
+            await vfs.release(opened.handle)
+
+    on(ground, scenario)
+
+
 def test_what_is_still_open_when_the_mount_ends_is_closed_and_kept(ground: Ground) -> None:
     async def scenario(vfs: Vfs, ground: Ground) -> None:
         _, opened = await vfs.create(ROOT_NODE, b"file", 0o640, os.O_RDWR | os.O_CREAT, ME)
