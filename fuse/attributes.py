@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from tiercache.model import Entry, Kind, Space
 
-_FILE_TYPES = {Kind.FILE: stat.S_IFREG, Kind.DIRECTORY: stat.S_IFDIR, Kind.SYMLINK: stat.S_IFLNK}
+_FILE_TYPES = {
+    Kind.FILE: stat.S_IFREG,
+    Kind.DIRECTORY: stat.S_IFDIR,
+    Kind.SYMLINK: stat.S_IFLNK,
+    Kind.FIFO: stat.S_IFIFO,
+    Kind.SOCKET: stat.S_IFSOCK,
+    Kind.CHARACTER_DEVICE: stat.S_IFCHR,
+    Kind.BLOCK_DEVICE: stat.S_IFBLK,
+}
+_KINDS = {file_type: kind for kind, file_type in _FILE_TYPES.items()}
 
 _SECTOR_BYTES = 512
 _SMALLEST_FRAGMENT_BYTES = 4096
@@ -34,6 +43,8 @@ class Attr(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     timeout_s: float
+    device: int = 0
+    """``st_rdev`` of a device file."""
 
     @property
     def blocks(self) -> int:
@@ -102,7 +113,13 @@ def attr_of(entry: Entry, node: int, timeout_s: float) -> Attr:
         mtime_ns=entry.mtime_ns,
         ctime_ns=entry.ctime_ns or entry.mtime_ns,
         timeout_s=timeout_s,
+        device=entry.device,
     )
+
+
+def kind_of(mode: int) -> Kind:
+    """The kind of a file type; a mode without a type means a regular file, as for mknod(2)."""
+    return _KINDS[stat.S_IFMT(mode) or stat.S_IFREG]
 
 
 def file_system_space(space: Space) -> FileSystemSpace:

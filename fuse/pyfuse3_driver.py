@@ -112,7 +112,7 @@ class Operations(pyfuse3.Operations):
     async def mknod(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return _entry(await self._vfs.mknod(parent_inode, name, mode, _caller(ctx)))
+        return _entry(await self._vfs.mknod(parent_inode, name, mode, rdev, _caller(ctx)))
 
     @guarded
     async def mkdir(
@@ -299,6 +299,7 @@ def _attributes(attr: Attr) -> pyfuse3.EntryAttributes:
     entry.st_nlink = attr.link_count
     entry.st_uid = attr.uid
     entry.st_gid = attr.gid
+    entry.st_rdev = attr.device
     entry.st_size = attr.size_bytes
     entry.st_blocks = attr.blocks
     entry.st_blksize = PREFERRED_IO_BYTES

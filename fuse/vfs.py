@@ -14,7 +14,16 @@ from collections.abc import Sequence
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Changed, InvalidArgument, NoAttribute, ReadOnly, Unsupported
-from tiercache.fuse.attributes import Attr, Caller, DirEntry, EntryOut, FileSystemSpace, OpenOut, file_system_space
+from tiercache.fuse.attributes import (
+    Attr,
+    Caller,
+    DirEntry,
+    EntryOut,
+    FileSystemSpace,
+    OpenOut,
+    file_system_space,
+    kind_of,
+)
 from tiercache.fuse.directories import Child, Line, Stream, Streams
 from tiercache.fuse.guard import errno_for
 from tiercache.fuse.handles import HandleTable
@@ -107,16 +116,33 @@ class Vfs:
             entry = await self._namespace.mkdir(key, mode=(mode & 0o7777) | inherited, uid=caller.uid, gid=gid)
         return self._nodes.entry_out(entry)
 
-    async def mknod(self, parent: int, name: bytes, mode: int, caller: Caller) -> EntryOut:
-        """Make an empty regular file. An origin holds no devices, pipes or sockets."""
-        if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            raise OSError(errno.EPERM, "only regular files can be made here")
+    async def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> EntryOut:
+        """Make an empty regular file, or a pipe, socket or device where the origin holds them (else EPERM)."""
+        kind = kind_of(mode)
+        if kind is not Kind.FILE:
+            return await self._make_special(parent, name, kind, mode, device, caller)
         entry, opened = await self.create(parent, name, mode, os.O_CREAT | os.O_EXCL | os.O_WRONLY, caller)
         try:
             await self.flush(opened.handle)
         finally:
             await self.release(opened.handle)
         return entry
+
+    async def _make_special(
+        self, parent: int, name: bytes, kind: Kind, mode: int, device: int, caller: Caller
+    ) -> EntryOut:
+        self._check_writable()
+        key = self._nodes.child(parent, name)
+        gid, _ = await self._inherited(parent, caller)
+        try:
+            with self.notices.acting():
+                entry = await self._namespace.make_special(
+                    key, kind, device, mode=mode & 0o7777, uid=caller.uid, gid=gid
+                )
+        except Unsupported as error:
+            # What mknod(2) says of a filesystem that does not support the type.
+            raise OSError(errno.EPERM, str(error)) from error
+        return self._nodes.entry_out(entry)
 
     async def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> EntryOut:
         self._check_writable()

@@ -76,6 +76,14 @@ class Kind(enum.IntEnum):
     FILE = 1
     DIRECTORY = 2
     SYMLINK = 3
+    FIFO = 4
+    SOCKET = 5
+    CHARACTER_DEVICE = 6
+    BLOCK_DEVICE = 7
+
+
+SPECIAL_KINDS = frozenset({Kind.FIFO, Kind.SOCKET, Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE})
+"""Names without bytes, which the kernel serves itself: only a file tree has them."""
 
 
 class Tier(enum.IntEnum):
@@ -137,6 +145,8 @@ class ObjectStat(NamedTuple):
     """The origin's own inode number (POSIX), to recognise hard links; 0 elsewhere."""
     upload_id: str = ""
     """The id that our upload stored with the object, if it was ours; only from ``stat``."""
+    device: int = 0
+    """Which device a device file stands for (``st_rdev``)."""
 
 
 class Space(NamedTuple):
@@ -171,3 +181,5 @@ class Entry(NamedTuple):
     """False while mode, owner and times are defaults, because only a listing told of the object."""
     link_target: bytes = b""
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
+    device: int = 0
+    """Which device a device file stands for (``st_rdev``), at most 32 bits."""

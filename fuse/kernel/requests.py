@@ -68,9 +68,9 @@ async def _symlink(vfs: Vfs, request: Request) -> Answer:
 
 
 async def _mknod(vfs: Vfs, request: Request) -> Answer:
-    mode = wire.MKNOD_IN.unpack_from(request.body)[0]
+    mode, device, _, _ = wire.MKNOD_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.MKNOD_IN.size)
-    return (wire.pack_entry_out(await vfs.mknod(request.node, name, mode, _caller(request))),)
+    return (wire.pack_entry_out(await vfs.mknod(request.node, name, mode, device, _caller(request))),)
 
 
 async def _mkdir(vfs: Vfs, request: Request) -> Answer:

@@ -192,7 +192,7 @@ def pack_attr(attr: Attr) -> bytes:
         attr.link_count,
         attr.uid,
         attr.gid,
-        0,
+        attr.device,
         PREFERRED_IO_BYTES,
         0,
     )

@@ -33,6 +33,7 @@ ENTRIES = st.builds(
     attributes_known=st.booleans(),
     link_target=st.binary(max_size=300),
     xattrs=st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=300)), max_size=4).map(tuple),
+    device=U32,
 )
 
 RECORDS = st.builds(

@@ -320,3 +320,17 @@ def test_appends_in_a_row_build_on_each_other(local: Ground) -> None:
             assert local.fs.cat_file(path) == expected
     local.drain()
     assert {local.read(str(number)) for number in range(30)} == {b"one two three four"}
+
+
+def test_a_pipe_is_listed_and_never_opened(local: Ground) -> None:
+    """Reading one would wait for a writer; it has no bytes of its own."""
+    base, fs = local.path, local.fs
+    os.mkfifo(Path(base, "pipe"))
+    assert fs.info(f"{base}/pipe")["type"] == "other"
+    assert fs.size(f"{base}/pipe") == 0
+    assert fs.ls(base, detail=False) == [f"{base}/pipe"]
+    for call in (fs.cat_file, lambda path: fs.cp_file(path, f"{base}/copy"), lambda path: fs.open(path, "ab")):
+        with pytest.raises(OSError, match="pipe, socket or device"):
+            call(f"{base}/pipe")
+    fs.rm(base, recursive=True)
+    assert not Path(base).exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import random
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -307,11 +309,55 @@ def test_the_state_of_a_file_can_be_read(mounted: Mounted, root: Path) -> None:
         os.setxattr(root / "file", "user.tiercache.state", b"lost")
 
 
-def test_what_has_no_place_in_an_origin_is_refused(root: Path) -> None:
-    with pytest.raises(PermissionError):
-        os.mkfifo(root / "pipe")
-    os.mknod(root / "plain", 0o640 | stat.S_IFREG)
-    assert (root / "plain").stat().st_size == 0
+def test_an_object_store_holds_no_pipes_sockets_or_devices(on_s3: Mounted) -> None:
+    for kind in (stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
+        with refused(errno.EPERM):
+            os.mknod(on_s3.path / "special", kind | 0o600, os.makedev(1, 3))
+    assert os.listdir(on_s3.path) == []
+
+
+@pytest.mark.parametrize("kind", [0, stat.S_IFREG])
+def test_mknod_makes_empty_files(root: Path, kind: int) -> None:
+    os.mknod(root / "plain", 0o640 | kind)
+    found = (root / "plain").stat()
+    assert (found.st_size, stat.filemode(found.st_mode)) == (0, "-rw-r-----")
+
+
+def test_pipes_sockets_and_devices_live_on_a_file_tree(on_posix: Mounted) -> None:
+    path = on_posix.path
+    os.mkfifo(path / "pipe", 0o600)
+    os.mknod(path / "null", 0o640 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mknod(path / "disk", 0o600 | stat.S_IFBLK, os.makedev(259, 1000))
+    with contextlib.chdir(path), socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
+        listener.bind("socket")
+        listener.listen()
+        caller.connect("socket")
+    with subprocess.Popen(["sh", "-c", f"echo through > '{path}/pipe'"]):
+        assert (path / "pipe").read_bytes() == b"through\n"
+    os.chmod(path / "pipe", 0o644)
+    os.utime(path / "pipe", ns=(10**18, 10**18))
+    os.rename(path / "pipe", path / "moved")
+    os.link(path / "null", path / "zero")
+    assert (path / "null").stat().st_nlink == 2
+    on_posix.cold()
+    found = {name: (path / name).stat() for name in os.listdir(path)}
+    assert {name: stat.filemode(status.st_mode) for name, status in found.items()} == {
+        "moved": "prw-r--r--",
+        "null": "crw-r-----",
+        "zero": "crw-r-----",
+        "disk": "brw-------",
+        "socket": "srwxr-xr-x",
+    }
+    assert {found["null"].st_rdev, found["zero"].st_rdev} == {os.makedev(1, 3)}
+    assert found["disk"].st_rdev == os.makedev(259, 1000)
+    assert found["moved"].st_mtime_ns == 10**18
+    with refused(errno.EACCES):
+        (path / "null").read_bytes()  # the mount is nodev
+    for name in found:
+        (path / name).unlink()
+    assert os.listdir(path) == []
+    assert on_posix.source.directory is not None
+    assert os.listdir(on_posix.source.directory) == []
 
 
 def test_space_is_plausible(root: Path) -> None:

@@ -22,7 +22,7 @@ from tiercache.errors import (
     NoSpace,
     Unsupported,
 )
-from tiercache.model import Attributes, Kind
+from tiercache.model import SPECIAL_KINDS, Attributes, Kind
 from tiercache.origins import ALWAYS, Source
 from tiercache.origins.posix import PosixOrigin
 from tiercache.origins.posix_calls import classify
@@ -120,14 +120,33 @@ def test_a_change_in_place_is_another_version(tree: Path) -> None:
         ORIGIN.read(key_of(path), 0, 3, before.etag)
 
 
-def test_special_files_are_left_out_and_never_block(tree: Path) -> None:
+def test_special_files_are_told_and_never_block(tree: Path) -> None:
     os.mkfifo(tree / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tree / "socket"))
     (tree / "file").write_bytes(b"1")
-    assert [entry.key for entry in ORIGIN.list(key_of(tree))] == [key_of(tree / "file")]
-    with pytest.raises(Unsupported):
-        ORIGIN.stat(key_of(tree / "fifo"))
+    kinds = {entry.key: entry.kind for entry in ORIGIN.list(key_of(tree))}
+    assert kinds == {
+        key_of(tree / "file"): Kind.FILE,
+        key_of(tree / "fifo"): Kind.FIFO,
+        key_of(tree / "socket"): Kind.SOCKET,
+    }
+    fifo = ORIGIN.stat(key_of(tree / "fifo"))
+    assert ORIGIN.read_whole(fifo.key, 100) == (fifo, None)
+    for call in (lambda: ORIGIN.read(fifo.key, 0, 1, fifo.etag), lambda: ORIGIN.copy(fifo.key, fifo.key + b"2")):
+        with pytest.raises(Unsupported):
+            call()
+
+
+def test_special_files_are_made_with_their_device(tree: Path) -> None:
+    attributes = Attributes(0o640, 12, 34, mtime_ns=10**18)
+    for kind in SPECIAL_KINDS:
+        key = key_of(tree / kind.name)
+        device = os.makedev(1, 300) if "DEVICE" in kind.name else 0
+        assert ORIGIN.make_special(key, kind, device, attributes) == ORIGIN.stat(key)
+        found = os.stat(tree / kind.name)
+        assert (found.st_mode & 0o7777, found.st_uid, found.st_gid, found.st_rdev) == (0o640, 12, 34, device)
+        assert (ORIGIN.stat(key).kind, ORIGIN.stat(key).device) == (kind, device)
 
 
 def test_a_symlink_is_told_not_followed(tree: Path) -> None:

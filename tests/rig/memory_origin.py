@@ -140,6 +140,9 @@ class MemoryOrigin:
     def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
         raise Unsupported("no symlinks")
 
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        raise Unsupported("no pipes, sockets or devices")
+
     def link(self, source: Key, target: Key) -> ObjectStat:
         raise Unsupported("no hard links")
 

@@ -14,7 +14,7 @@ from tiercache.model import Entry, Kind, Tier, VersionId
 
 # Entry header: flags, kind, etag length, link target length, number of xattrs, then the fixed fields of Entry in order.
 # Tail: etag, link target, then per xattr (name length, value length, name, value).
-_ENTRY = struct.Struct("<BBHHHQQIIIqqqIqQ16s")
+_ENTRY = struct.Struct("<BBHHHQQIIIqqqIqQ16sI")
 _XATTR = struct.Struct("<HI")
 _HAS_VERSION = 1
 _ATTRIBUTES_KNOWN = 2
@@ -60,6 +60,7 @@ def encode_entry(entry: Entry) -> bytes:
         entry.checked_ns,
         entry.staged,
         entry.version,
+        entry.device,
     )
     if not entry.xattrs:
         return header + etag + entry.link_target
@@ -87,6 +88,7 @@ def decode_entry(data: bytes) -> Entry:
         checked,
         staged,
         version,
+        device,
     ) = _unpack_entry(data)
     etag_end = _ENTRY_SIZE_BYTES + etag_length
     target_end = etag_end + target_length
@@ -110,6 +112,7 @@ def decode_entry(data: bytes) -> Entry:
             flags & _ATTRIBUTES_KNOWN != 0,
             data[etag_end:target_end],
             _decode_xattrs(data, target_end, xattr_total) if xattr_total else (),
+            device,
         ),
     )
     return entry

@@ -19,7 +19,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Counted up with every change of a stored form."""
 _CHECK_LIMIT_S = 30.0
 

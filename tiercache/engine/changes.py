@@ -42,6 +42,16 @@ class Changes:
             stat = await tree.call(tree.origin.symlink, key, target, attributes)
             return self._made(key, stat, attributes)
 
+    async def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes) -> Entry:
+        """A pipe, socket or device; only where the origin has them."""
+        tree = self._tree
+        if not tree.can(Capability.SPECIAL_FILES):
+            raise Unsupported(f"{show(key)}: this origin holds no pipes, sockets or devices")
+        async with tree.names.hold(key):
+            await self._require_new(key)
+            stat = await tree.call(tree.origin.make_special, key, kind, device, attributes)
+            return self._made(key, stat, attributes)
+
     async def link(self, source: Key, target: Key) -> Entry:
         """A second name for a file; only where the origin has hard links, and once its bytes are there."""
         tree = self._tree

@@ -7,7 +7,7 @@ import os
 from tiercache.engine.entries import attributes_of, now_ns, staged_entry
 from tiercache.engine.files import Files
 from tiercache.engine.live import LiveInode
-from tiercache.engine.names import Names, show
+from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
@@ -34,8 +34,8 @@ class ClientFiles:
         """An invisible staged file for a client to write; ``keep`` starts it with the present bytes."""
         self._writes.require_writable(key)
         found = await self._present(key, sure=exclusive or keep)
-        if found is not None and found.kind is Kind.DIRECTORY:
-            raise IsDirectory(f"{show(key)}: is a directory")
+        if found is not None:
+            require_bytes(key, found)
         if found is not None and exclusive:
             raise Exists(f"{show(key)}: exists already")
         at_ns = now_ns()

@@ -6,6 +6,7 @@ import os
 import time
 
 from tiercache.model import (
+    SPECIAL_KINDS,
     Attributes,
     Entry,
     Key,
@@ -16,7 +17,7 @@ from tiercache.model import (
     version_id,
 )
 
-DEFAULT_MODES = {Kind.FILE: 0o644, Kind.DIRECTORY: 0o755, Kind.SYMLINK: 0o777}
+DEFAULT_MODES = {Kind.FILE: 0o644, Kind.DIRECTORY: 0o755, Kind.SYMLINK: 0o777, **dict.fromkeys(SPECIAL_KINDS, 0o644)}
 
 
 def now_ns() -> int:
@@ -64,6 +65,7 @@ def entry_of(stat: ObjectStat, *, origin: OriginId, inode: int, old: Entry | Non
         attributes_known=known,
         link_target=stat.link_target,
         xattrs=attributes.xattrs,
+        device=stat.device,
     )
 
 

@@ -9,11 +9,11 @@ from tiercache.cache import VersionRef
 from tiercache.engine.entries import now_ns, staged_entry
 from tiercache.engine.handle import Handle
 from tiercache.engine.live import LiveInode
-from tiercache.engine.names import Names, show
+from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory, TierCacheError
+from tiercache.errors import Absent, Changed, Exists, NotDirectory, TierCacheError
 from tiercache.journal import ConditionKind
 from tiercache.model import Attributes, Entry, Key, Kind, parent_of
 from tiercache.staging import StagedFile
@@ -34,8 +34,7 @@ class Files:
     async def open(self, key: Key, *, write: bool, truncate: bool, append: bool) -> Handle:
         """Open the file that ``key`` names now; ``truncate`` empties it."""
         entry = await self._names.lookup(key)
-        if entry.kind is Kind.DIRECTORY:
-            raise IsDirectory(f"{show(key)}: is a directory")
+        require_bytes(key, entry)
         live = self._tree.live.obtain(entry.inode, key, entry)
         handle = self._handle(live, entry, writable=write, append=append)
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tiercache.config import Profile
 from tiercache.engine.entries import absent_entry, child_name, directory_entry, entry_of, is_fresh, now_ns
 from tiercache.engine.tree import Tree
-from tiercache.errors import Absent, NotDirectory
-from tiercache.model import Entry, Key, Kind, ObjectStat, has_posix_spelling, is_below, join, parent_of
+from tiercache.errors import Absent, IsDirectory, NotDirectory, Unsupported
+from tiercache.model import SPECIAL_KINDS, Entry, Key, Kind, ObjectStat, has_posix_spelling, is_below, join, parent_of
 from tiercache.origins.base import Capability
 
 LISTING_ATTEMPTS = 3
@@ -297,6 +297,14 @@ class Names:
     def lists_attributes(self) -> bool:
         """Whether a listing tells modes and owners."""
         return self._tree.can(Capability.LISTED_ATTRIBUTES)
+
+
+def require_bytes(key: Key, entry: Entry) -> None:
+    """Only files hold bytes: IsDirectory for a directory, Unsupported for what the kernel serves itself."""
+    if entry.kind is Kind.DIRECTORY:
+        raise IsDirectory(f"{show(key)}: is a directory")
+    if entry.kind in SPECIAL_KINDS:
+        raise Unsupported(f"{show(key)}: is a pipe, socket or device, which holds no bytes")
 
 
 def _is_posix_name(name: bytes) -> bool:

@@ -195,6 +195,14 @@ class Namespace:
         at_ns = now_ns()
         return await self.changes.symlink(key, target, Attributes(0o777, uid, gid, at_ns, at_ns, at_ns))
 
+    async def make_special(self, key: Key, kind: Kind, device: int, *, mode: int, uid: int, gid: int) -> Entry:
+        """Make a pipe, socket or device file. Unsupported where the origin has none."""
+        self._require_writable()
+        at_ns = now_ns()
+        return await self.changes.make_special(
+            key, kind, device, Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns)
+        )
+
     async def link(self, inode: int, key: Key) -> Entry:
         self._require_writable()
         return await self.changes.link(self.key_of(inode), key)

@@ -12,7 +12,7 @@ from tiercache.engine.changes import Changes
 from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.entries import absent_entry, directory_entry, entry_of, now_ns
 from tiercache.engine.files import Files
-from tiercache.engine.names import Names, show
+from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
@@ -291,8 +291,7 @@ class Renames:
         """Copy a file inside the origin; staged bytes go there first, so that the copy is of the newest."""
         async with self._tree.names.hold(target):
             entry = await self._names.lookup(source)
-            if entry.kind is Kind.DIRECTORY:
-                raise IsDirectory(f"{show(source)}: is a directory")
+            require_bytes(source, entry)
             if source == target:
                 return entry
             if not entry.staged:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tiercache.model import Entry, Kind
+from tiercache.model import SPECIAL_KINDS, Entry, Kind
 
-TYPES = {Kind.FILE: "file", Kind.DIRECTORY: "directory", Kind.SYMLINK: "link"}
+TYPES = {Kind.FILE: "file", Kind.DIRECTORY: "directory", Kind.SYMLINK: "link", **dict.fromkeys(SPECIAL_KINDS, "other")}
 
 
 def describe(name: str, entry: Entry, state: str) -> dict[str, Any]:

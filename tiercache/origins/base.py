@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from tiercache.model import Attributes, Key, ObjectStat, Space
+from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 
 
 class Capability(enum.Flag):
@@ -19,6 +19,8 @@ class Capability(enum.Flag):
     HARD_LINKS = enum.auto()
     RENAME = enum.auto()
     """``rename`` is one atomic step for files and directories. Without it the engine copies and deletes."""
+    SPECIAL_FILES = enum.auto()
+    """It holds pipes, sockets and devices."""
     EXCHANGE = enum.auto()
     """``rename(exchange=True)`` works."""
     SET_ATTRIBUTES = enum.auto()
@@ -138,6 +140,10 @@ class Origin(Protocol):
         ...
 
     def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat: ...
+
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        """Make one of ``SPECIAL_KINDS``; Unsupported without Capability.SPECIAL_FILES."""
+        ...
 
     def link(self, source: Key, target: Key) -> ObjectStat: ...
 

@@ -351,6 +351,9 @@ class FsspecOrigin:
     def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
         raise Unsupported(f"{self._protocol} by fsspec has no symlinks")
 
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        raise Unsupported(f"{self._protocol} by fsspec holds no pipes, sockets or devices")
+
     def link(self, source: Key, target: Key) -> ObjectStat:
         raise Unsupported(f"{self._protocol} by fsspec has no hard links")
 

@@ -273,6 +273,9 @@ class ObjectStoreOrigin:
             raise Exists(f"{self._name(key)} exists already") from None
         return self.stat(key)
 
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        raise Unsupported("an object store holds no pipes, sockets or devices")
+
     def link(self, source: Key, target: Key) -> ObjectStat:
         raise Unsupported("an object store has no hard links")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
 from tiercache.origins.base import Capability, Condition, Progress, Source
-from tiercache.origins.posix_attributes import UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
+from tiercache.origins.posix_attributes import FILE_TYPES, UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
 from tiercache.origins.posix_calls import EXCHANGE, NO_REPLACE, copy_bytes, domain_errors, path_of, renameat2
 
 _CAPABILITIES = (
@@ -20,6 +20,7 @@ _CAPABILITIES = (
     | Capability.HARD_LINKS
     | Capability.RENAME
     | Capability.EXCHANGE
+    | Capability.SPECIAL_FILES
     | Capability.SET_ATTRIBUTES
     | Capability.LISTED_ATTRIBUTES
     | Capability.STORED_ATTRIBUTES
@@ -74,7 +75,7 @@ class PosixOrigin:
                 continue
             try:
                 child = self.stat(prefix + name)
-            except (Absent, Unsupported):  # removed meanwhile; a socket, FIFO or device
+            except Absent:  # removed meanwhile
                 continue
             yield child
 
@@ -92,7 +93,7 @@ class PosixOrigin:
             before = object_stat(key, path_of(key))
             if before.kind is Kind.DIRECTORY:
                 raise IsDirectory(f"{os.fsdecode(path_of(key))} is a directory")
-            if before.kind is Kind.SYMLINK or before.size_bytes > limit_bytes:
+            if before.kind is not Kind.FILE or before.size_bytes > limit_bytes:
                 return before, None
         return before, self.read(key, 0, before.size_bytes, before.etag)
 
@@ -176,6 +177,13 @@ class PosixOrigin:
                 apply_attributes(path_of(key), attributes)
             return object_stat(key, path_of(key))
 
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        with domain_errors(key):
+            os.mknod(path_of(key), FILE_TYPES[kind] | 0o600, device)
+            if attributes is not None:
+                apply_attributes(path_of(key), attributes)
+            return object_stat(key, path_of(key))
+
     def link(self, source: Key, target: Key) -> ObjectStat:
         with domain_errors(source):
             os.link(path_of(source), path_of(target), follow_symlinks=False)
@@ -208,8 +216,11 @@ def _opened(key: Key) -> Iterator[int]:
     except NotADirectoryError:
         raise Absent(f"{os.fsdecode(path)} does not exist") from None
     try:
-        if stat_module.S_ISDIR(os.fstat(fd).st_mode):
+        mode = os.fstat(fd).st_mode
+        if stat_module.S_ISDIR(mode):
             raise IsDirectory(f"{os.fsdecode(path)} is a directory")
+        if not stat_module.S_ISREG(mode):
+            raise Unsupported(f"{os.fsdecode(path)} is a pipe, socket or device, which holds no bytes")
         yield fd
     finally:
         os.close(fd)

@@ -7,11 +7,23 @@ import errno
 import os
 import stat as stat_module
 
-from tiercache.errors import Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat
 
 UPLOAD_XATTR = b"user.tiercache-upload"
 """Names the upload that wrote the file, as the object metadata of the same name does in an object store."""
+
+KINDS = {
+    stat_module.S_IFREG: Kind.FILE,
+    stat_module.S_IFDIR: Kind.DIRECTORY,
+    stat_module.S_IFLNK: Kind.SYMLINK,
+    stat_module.S_IFIFO: Kind.FIFO,
+    stat_module.S_IFSOCK: Kind.SOCKET,
+    stat_module.S_IFCHR: Kind.CHARACTER_DEVICE,
+    stat_module.S_IFBLK: Kind.BLOCK_DEVICE,
+}
+"""What each file type is here: all that Linux has."""
+
+FILE_TYPES = {kind: file_type for file_type, kind in KINDS.items()}
 
 _VISIBLE = b"user."
 _NO_XATTRS = frozenset({errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENODATA, errno.ELOOP})
@@ -23,9 +35,9 @@ def stat_etag(status: os.stat_result) -> str:
 
 
 def object_stat(key: Key, path: bytes) -> ObjectStat:
-    """Describe ``path`` without following a symlink. OSError as lstat; Unsupported for a socket, FIFO or device."""
+    """Describe ``path`` without following a symlink. OSError as lstat."""
     status = os.lstat(path)
-    kind = _kind(status, path)
+    kind = KINDS[stat_module.S_IFMT(status.st_mode)]
     xattrs, upload_id = read_xattrs(path) if kind is not Kind.SYMLINK else ((), "")
     attributes = Attributes(
         stat_module.S_IMODE(status.st_mode),
@@ -39,7 +51,7 @@ def object_stat(key: Key, path: bytes) -> ObjectStat:
     return ObjectStat(
         key,
         kind,
-        0 if kind is Kind.DIRECTORY else status.st_size,
+        status.st_size if kind in (Kind.FILE, Kind.SYMLINK) else 0,
         "" if kind is Kind.DIRECTORY else stat_etag(status),
         status.st_mtime_ns,
         attributes,
@@ -47,17 +59,8 @@ def object_stat(key: Key, path: bytes) -> ObjectStat:
         status.st_nlink,
         status.st_ino,
         upload_id,
+        status.st_rdev if kind in (Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE) else 0,
     )
-
-
-def _kind(status: os.stat_result, path: bytes) -> Kind:
-    if stat_module.S_ISREG(status.st_mode):
-        return Kind.FILE
-    if stat_module.S_ISDIR(status.st_mode):
-        return Kind.DIRECTORY
-    if stat_module.S_ISLNK(status.st_mode):
-        return Kind.SYMLINK
-    raise Unsupported(f"{os.fsdecode(path)} is a socket, FIFO or device")
 
 
 def read_xattrs(path: bytes) -> tuple[tuple[tuple[bytes, bytes], ...], str]:

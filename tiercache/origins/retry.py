@@ -166,6 +166,9 @@ class RetryingOrigin:
 
         return self._made("symlink", key, make, lambda found: found.link_target == target)
 
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        return self._once("mknod", lambda: self._origin.make_special(key, kind, device, attributes))
+
     def link(self, source: Key, target: Key) -> ObjectStat:
         return self._once("link", lambda: self._origin.link(source, target))
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from tiercache.model import Attributes, Key, ObjectStat, Space
+from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins.base import Capability, Condition, Origin, Progress, Source
 
 _LISTED_PER_REQUEST = 1000
@@ -126,6 +126,10 @@ class SimulatedOrigin:
     def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
         self._delay()
         return self._origin.symlink(key, target, attributes)
+
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        self._delay()
+        return self._origin.make_special(key, kind, device, attributes)
 
     def link(self, source: Key, target: Key) -> ObjectStat:
         self._delay()

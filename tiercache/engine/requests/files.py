@@ -10,6 +10,7 @@ from typing import Any, Final
 import trio
 
 from tiercache.cache import Location, VersionRef
+from tiercache.engine.names import require_bytes
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.requests.names import expire
 from tiercache.engine.requests.registry import Call, Nature, operation
@@ -79,6 +80,7 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     if not believed(stat):
         return await _open_entry(call, space, key, await space.lookup(key))
     entry = space.names.remember(key, stat)
+    require_bytes(key, entry)
     location = await cache.locate_verified(version)
     if location is None and data is not None:
         return {"entry": entry, "data": bytes(data)}
@@ -86,8 +88,7 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
 
 
 async def _open_entry(call: Call, space: Namespace, key: Key, entry: Entry) -> dict[str, Any]:
-    if entry.kind is Kind.DIRECTORY:
-        raise IsDirectory(f"/{key.decode('utf-8', 'backslashreplace')}: is a directory")
+    require_bytes(key, entry)
     if entry.kind is Kind.SYMLINK:
         return {"entry": entry}  # whoever opens follows it
     if entry.staged:

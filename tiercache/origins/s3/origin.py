@@ -303,6 +303,9 @@ class S3Origin:
             raise Exists(f"{self._control.name(key)} exists already") from None
         return self._described(key, self._head(key))
 
+    def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
+        raise Unsupported("an object store holds no pipes, sockets or devices")
+
     def link(self, source: Key, target: Key) -> ObjectStat:
         raise Unsupported("an object store has no hard links")
 
