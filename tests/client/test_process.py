@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -287,3 +288,15 @@ def test_settings_survive_the_way_to_the_engine(tmp_path: Path) -> None:
     stop_engine(config)
     again = load_config(None, {"cache_dir": str(config.cache_dir)})
     assert again.cache_dir == config.cache_dir
+
+
+def test_a_client_that_cannot_read_the_catalog_says_so_and_leaves_no_connection(config: Config) -> None:
+    start_detached(config)
+    catalog = config.cache_dir / "catalog"
+    catalog.rename(config.cache_dir / "hidden")
+    client = Client(config, mode="attach")
+    with pytest.raises(EngineUnreachable, match="there is no catalog yet"):
+        client.status()
+    gc.collect()  # would warn of a socket that nobody closed
+    (config.cache_dir / "hidden").rename(catalog)
+    client.close()

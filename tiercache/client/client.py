@@ -139,7 +139,11 @@ class Client:
         copies = self._copies
         if copies is None or copies.run_id != connection.hello.run_id:
             # The one before is not closed: another thread may be in the middle of a lookup.
-            self._copies = LocalCopies(connection.hello)
+            try:
+                self._copies = LocalCopies(connection.hello)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     # -- local copies -----------------------------------------------------------------------------
