@@ -56,6 +56,7 @@ class Metrics:
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 
         self.mounts = self._gauge("mounts", "Mounts of this engine")
+        self.restarts = self._gauge("restarts", "Engines that were replaced since the first one was started")
 
     def snapshot(self) -> dict[str, float | dict[str, float]]:
         """Every figure by name without the prefix; with labels, a dictionary from their values joined by ``/``."""

@@ -117,12 +117,32 @@ def test_an_engine_in_the_foreground_owns_its_directory_until_a_signal(tiercache
     )
     with process:
         assert process.stdout is not None
-        assert process.stdout.readline() == f"engine of {tiercache.cache_dir} is ready (pid {process.pid})\n"
-        assert status_of(tiercache)["engine"]["pid"] == process.pid
+        line = process.stdout.readline()
+        engine = status_of(tiercache)["engine"]
+        assert line == f"engine of {tiercache.cache_dir} is ready (pid {engine['pid']})\n"
+        assert engine["supervisor_pid"] == process.pid
         line = tiercache.failure(*tiercache.here("engine"))
-        assert f"already has an engine (pid {process.pid})" in line
+        assert f"already has an engine (pid {engine['pid']})" in line
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
+
+
+def test_an_engine_in_the_foreground_that_cannot_start_says_why(tiercache: Command) -> None:
+    tiercache.cache_dir.mkdir()
+    (tiercache.cache_dir / "staging").write_bytes(b"in the way")
+    assert "staging" in tiercache.failure(*tiercache.here("engine"))
+
+
+def test_restart_replaces_the_engine(tiercache: Command, origin: Path) -> None:
+    tiercache.good(*tiercache.here("warmup", origin))
+    old = status_of(tiercache)["engine"]
+    text = tiercache.good(*tiercache.here("restart"))
+    new = status_of(tiercache)["engine"]
+    assert text.startswith(f"the engine (pid {old['pid']}) was replaced by pid {new['pid']}, version ")
+    assert (new["supervisor_pid"], new["restarts"]) == (old["supervisor_pid"], 1)
+    assert "replaced 1 times" in tiercache.good(*tiercache.here("status"))
+    tiercache.good(*tiercache.here("stop"))
+    assert "no engine runs" in tiercache.failure(*tiercache.here("restart"))
 
 
 def test_settings_of_the_command_line_reach_the_engine_that_it_starts(tiercache: Command, origin: Path) -> None:

@@ -161,6 +161,14 @@ def stop(
     do_stop(configuration(cache_dir, config, None), deadline_s(deadline))
 
 
+@app.command()
+def restart(cache_dir: CacheDir = None, config: ConfigFile = None) -> None:
+    """Replace the engine by the code that is installed now. Mounts and open files stay: programs only see a pause."""
+    from tiercache.cli.restart import restart as do_restart
+
+    do_restart(configuration(cache_dir, config, None))
+
+
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     add_help_option=False,

@@ -1,27 +1,26 @@
-"""An engine in the foreground, for supervisors, containers and whoever wants to watch it."""
+"""An engine in the foreground, for service managers, containers and whoever wants to watch it."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING
 
-import trio
-
-from tiercache.engine.service import serve_engine
+from tiercache.engine.process import supervisor_command, supervisor_environment, supervisor_settings
 
 if TYPE_CHECKING:
     from tiercache.config import Config
 
+NOBODY_WAITS = -1
+
 
 def run(config: Config) -> None:
-    """Be the engine until a signal or ``tiercache stop``. Its log goes to stderr."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s[%(process)d] %(message)s"
-    )
-
-    def ready(_: object) -> None:
-        print(f"engine of {config.cache_dir} is ready (pid {os.getpid()})", flush=True)
-
-    trio.run(lambda: serve_engine(config, on_ready=ready, signals=True))
+    """Become the supervisor of an engine, until a signal or ``tiercache stop``. Their log goes to stderr."""
+    settings = os.memfd_create("tiercache-settings", os.MFD_CLOEXEC)
+    os.write(settings, supervisor_settings(config))
+    os.lseek(settings, 0, os.SEEK_SET)
+    os.dup2(settings, 0)
+    sys.stdout.flush()
+    # In our place: a service manager goes on knowing the process that it started.
+    command = [*supervisor_command(NOBODY_WAITS), "--foreground"]
+    os.execve(sys.executable, command, supervisor_environment())

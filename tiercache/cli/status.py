@@ -29,6 +29,10 @@ def print_engine(status: dict[str, Any]) -> None:
         f"engine  pid {engine['pid']}, up {format_duration(engine['uptime_s'])}, version {engine['version']}, "
         f"{escape(str(engine['cache_dir']))}"
     )
+    if not engine["supervisor_pid"]:
+        console.print("        no supervisor: the mounts would end with a crash of the engine")
+    elif engine["restarts"]:
+        console.print(f"        replaced {engine['restarts']} times, see its engine.log")
     parts: list[Any] = [_tiers(status)]
     if status["mounts"]:
         parts.append(_mounts(status["mounts"]))

@@ -140,6 +140,11 @@ class EngineConfig(Section):
     max_clients: Count = 1024
     stop_drain_s: Duration = 60.0
     """How long an engine that is told to end goes on uploading; the rest stays in the journal."""
+    restart_limit: Count = 10
+    """After so many restarts of a crashed engine within ``restart_window_s`` its mounts are given up."""
+    restart_window_s: Duration = 300.0
+    restart_backoff_s: Duration = 0.25
+    """Pause before the second try to bring up an engine that failed to start; it doubles with each, up to 10 s."""
 
 
 class CatalogConfig(Section):

@@ -16,13 +16,14 @@ from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, ProfileName
 from tiercache.engine.commits import commit, restore
+from tiercache.engine.keeper import Keeper
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.parts import Parts
 from tiercache.engine.status import Status
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
-from tiercache.errors import ConfigError, TierCacheError
+from tiercache.errors import ConfigError, TierCacheError, Unsupported
 from tiercache.journal import Journal, StagedRecord
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier
@@ -44,9 +45,13 @@ log = logging.getLogger("tiercache.engine")
 class Engine:
     """Composes everything; ``run`` is its life. All methods belong to the engine's trio thread."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, keeper: Keeper | None = None) -> None:
         self.config = config
+        self.keeper = keeper or Keeper()
+        self.replacing = False
+        """It ends to make room for a new one, which takes the mounts over."""
         self.metrics = Metrics()
+        self.metrics.restarts.set(self.keeper.restarts)
         self.started_s = time.time()
         self._stopping = trio.Event()
         self.nursery: trio.Nursery
@@ -70,6 +75,8 @@ class Engine:
         unmounts, and drains for ``engine.stop_drain_s``."""
         async with AsyncExitStack() as closing, trio.open_nursery() as nursery:
             self.nursery = nursery
+            # First of all, and until the end: mounts are taken back through it.
+            nursery.start_soon(self.keeper.run)
             await self._open(closing, nursery)
             await self._recover()
             await nursery.start(self.writeback.run)
@@ -86,6 +93,21 @@ class Engine:
 
     def stop(self) -> None:
         """End ``run``; what is still staged stays in the journal for the next engine."""
+        self._stopping.set()
+
+    def require_replaceable(self) -> None:
+        """Unsupported without a supervisor; MountError when a mount cannot be handed over."""
+        if not self.keeper.keeps:
+            raise Unsupported(
+                f"the engine of {self.config.cache_dir} has no supervisor that could replace it: end it with "
+                f"`tiercache stop --cache-dir {self.config.cache_dir}`; the next command starts another"
+            )
+        self.mounts.require_replaceable()
+
+    def replace(self) -> None:
+        """End ``run`` without unmounting anything: the supervisor starts a new engine, of the code that is installed
+        now, and it goes on with the mounts."""
+        self.replacing = True
         self._stopping.set()
 
     async def _open(self, closing: AsyncExitStack, nursery: trio.Nursery) -> None:
@@ -158,7 +180,9 @@ class Engine:
                 restore(tree, record, self.staging.open(record.id))
 
     async def _leave(self) -> None:
-        """Unmount everything and bring to the origins what the deadline allows."""
+        """Unmount everything and bring to the origins what the deadline allows; or leave all to the next engine."""
+        if self.replacing:
+            return
         await self.mounts.close()
         if self.config.engine.stop_drain_s > 0:
             await self.drain(self.config.engine.stop_drain_s)

@@ -14,6 +14,8 @@ from typing import Final
 from tiercache.errors import Broken, Denied, EngineRunning, NoSpace, NotDirectory, ReadOnly, TierCacheError
 
 LOCK_NAME: Final = "engine.lock"
+SUPERVISOR_LOCK_NAME: Final = "engine.supervisor"
+"""Held by the process that replaces the engine when it crashes; see ``tiercache.engine.supervisor``."""
 
 _FLOCK = struct.Struct("@hhqqi4x")
 """``struct flock``: type, whence, start, length, pid."""
@@ -46,18 +48,18 @@ def cache_dir_error(cache_dir: Path, error: OSError) -> TierCacheError:
 
 
 class EngineLock:
-    """Held by the engine of ``cache_dir``.
+    """Held by the engine of ``cache_dir``; under another name, by its supervisor.
 
     An open-file-description lock: other than a POSIX lock it survives that another part of the process opens and
     closes the file, and unlike flock it can be asked for without being taken. A forked child closes its copy, so that
     the lock does not outlive us there.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
-        """Take the lock and write our pid into it; EngineRunning with the owner's pid if another process has it."""
+    def __init__(self, cache_dir: Path, name: str = LOCK_NAME) -> None:
+        """Take the lock and write our pid into it; EngineRunning with the engine's pid if another process has it."""
         prepare_cache_dir(cache_dir)
         try:
-            self._descriptor = os.open(cache_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(cache_dir / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise cache_dir_error(cache_dir, error) from error
         try:
@@ -71,7 +73,7 @@ class EngineLock:
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         except (BlockingIOError, PermissionError):
-            pid = _read_pid(self._descriptor)
+            pid = owner_pid(cache_dir)
             raise EngineRunning(
                 f"cache directory {cache_dir} already has an engine (pid {pid or 'not known yet'}): attach to it, "
                 f"end it with `tiercache stop --cache-dir {cache_dir}`, or choose another --cache-dir"
@@ -94,10 +96,10 @@ class EngineLock:
             self.release()
 
 
-def owner_pid(cache_dir: Path) -> int | None:
-    """The pid of the engine that holds the lock, 0 if it has not told yet, None if nobody holds it."""
+def owner_pid(cache_dir: Path, name: str = LOCK_NAME) -> int | None:
+    """The pid of the engine (or supervisor) that holds the lock, 0 if it has not told yet, None if nobody holds it."""
     try:
-        descriptor = os.open(cache_dir / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(cache_dir / name, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -32,6 +32,8 @@ class Mount:
     namespace: Namespace
     root: Key
     read_only: bool
+    outlives: bool = False
+    """The supervisor has it too: the next engine goes on with it."""
     ended: trio.Event = field(default_factory=trio.Event)
 
 
@@ -143,6 +145,12 @@ class Mounts:
             for record in self._engine.journal.records()
             if record.origin == mount.namespace.origin_id and is_below(record.key, mount.root)
         ]
+
+    def require_replaceable(self) -> None:
+        """MountError when one of them would not outlive this engine."""
+        for mount in self:
+            if not mount.outlives:
+                raise MountError(f"{mount.mountpoint}: this mount ends with its engine; unmount it first")
 
     async def close(self) -> None:
         """Unmount all, in use or not: the engine ends."""

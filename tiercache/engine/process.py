@@ -18,7 +18,7 @@ from typing import Final
 import tiercache
 from tiercache import ipc
 from tiercache.config import Config, EngineMode
-from tiercache.engine.lock import cache_dir_error, owner_pid, prepare_cache_dir
+from tiercache.engine.lock import SUPERVISOR_LOCK_NAME, cache_dir_error, owner_pid, prepare_cache_dir
 from tiercache.errors import Broken, EngineRunning, EngineUnreachable
 
 LOG_NAME: Final = "engine.log"
@@ -38,27 +38,44 @@ def connect_or_start(config: Config, mode: EngineMode) -> socket.socket:
     sock = _connect(config)
     if sock is not None:
         return sock
-    if mode == "attach":
-        raise EngineUnreachable(
-            f"no engine runs for cache directory {config.cache_dir}: start one with "
-            f"`tiercache engine --cache-dir {config.cache_dir}`, or set engine.mode to auto"
-        )
-    prepare_cache_dir(config.cache_dir)
     deadline = time.monotonic() + config.engine.start_timeout_s
+    if mode != "attach":
+        prepare_cache_dir(config.cache_dir)
     while True:
-        with _starter_lock(config.cache_dir) as ours:
+        if mode == "attach":
             sock = _connect(config)
+            if sock is None and not _is_supervised(config.cache_dir):
+                sock = _connect(config)  # it came up, and its supervisor went, between the two looks
+                if sock is None:
+                    raise _no_engine(config)
             if sock is not None:
                 return sock
-            if ours and owner_pid(config.cache_dir) is None:
-                _start(config, mode)
-                continue
+        else:
+            with _starter_lock(config.cache_dir) as ours:
+                sock = _connect(config)
+                if sock is not None:
+                    return sock
+                if ours and owner_pid(config.cache_dir) is None and not _is_supervised(config.cache_dir):
+                    _start(config, mode)
+                    continue
         if time.monotonic() > deadline:
             raise EngineUnreachable(
                 f"the engine of cache directory {config.cache_dir} (pid {owner_pid(config.cache_dir)}) holds its lock "
                 f"but did not answer within {config.engine.start_timeout_s:g} s: see {config.cache_dir / LOG_NAME}"
             )
         time.sleep(POLL_S)
+
+
+def _no_engine(config: Config) -> EngineUnreachable:
+    return EngineUnreachable(
+        f"no engine runs for cache directory {config.cache_dir}: start one with "
+        f"`tiercache engine --cache-dir {config.cache_dir}`, or set engine.mode to auto"
+    )
+
+
+def _is_supervised(cache_dir: Path) -> bool:
+    """Whether somebody is there to replace the engine that has just ended, or is about to end as well."""
+    return owner_pid(cache_dir, SUPERVISOR_LOCK_NAME) is not None
 
 
 def _connect(config: Config) -> socket.socket | None:
@@ -101,7 +118,7 @@ def _starter_lock(cache_dir: Path) -> Iterator[bool]:
 
 
 def start_detached(config: Config) -> int:
-    """Start an engine in a session of its own and return its pid when it is ready to serve.
+    """Start a supervisor and its engine in a session of their own; returns the engine's pid when it is ready to serve.
 
     Raises what kept it from starting, in the engine's own words. It logs to ``cache_dir/engine.log``.
     """
@@ -122,24 +139,47 @@ def start_detached(config: Config) -> int:
 
 
 def _spawn(config: Config, log: int, status: int) -> None:
-    # -P: the user's working directory must not be searched for modules. The package itself may have been found there,
-    # so its place is added at the end.
-    home = os.path.dirname(os.path.dirname(os.path.abspath(tiercache.__file__)))
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), home)))
     try:
         subprocess.run(
-            [sys.executable, "-P", "-m", "tiercache.engine", str(status)],
-            input=json.dumps(config.model_dump(mode="json", exclude_unset=True)).encode(),
+            supervisor_command(status),
+            input=supervisor_settings(config),
             stdout=log,
             stderr=log,
             pass_fds=(status,),
-            env={**os.environ, "PYTHONPATH": path},
+            env=supervisor_environment(),
             timeout=config.engine.start_timeout_s,
             check=True,
         )
     except (subprocess.SubprocessError, OSError) as error:
         text = f"the engine could not be started ({error}): see {config.cache_dir / LOG_NAME}"
         raise EngineUnreachable(text) from error
+
+
+def supervisor_command(status: int) -> list[str]:
+    """The command line of a supervisor; ``status`` is the descriptor on which the engine tells that it is ready."""
+    # -P: the user's working directory must not be searched for modules.
+    return [sys.executable, "-P", "-m", "tiercache.engine.supervisor", str(status)]
+
+
+def supervisor_environment() -> dict[str, str]:
+    """Our environment, in which this package is found wherever it was found by us: at the end of the path."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(tiercache.__file__)))
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), home)))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def supervisor_settings(config: Config) -> bytes:
+    """What a supervisor reads from its standard input: its own few settings, and the engine's in one piece."""
+    engine = config.engine
+    settings = {
+        "cache_dir": str(config.cache_dir),
+        "start_timeout_s": engine.start_timeout_s,
+        "restart_limit": engine.restart_limit,
+        "restart_window_s": engine.restart_window_s,
+        "restart_backoff_s": engine.restart_backoff_s,
+        "configuration": config.model_dump(mode="json", exclude_unset=True),
+    }
+    return json.dumps(settings).encode()
 
 
 def _open_log(cache_dir: Path) -> int:

@@ -13,6 +13,7 @@ import trio
 from tiercache.config import Config
 from tiercache.engine.engine import Engine
 from tiercache.engine.idle import stop_when_idle
+from tiercache.engine.keeper import Keeper
 from tiercache.engine.lock import EngineLock
 from tiercache.engine.server import Server
 
@@ -25,16 +26,19 @@ async def serve_engine(
     on_ready: Callable[[Engine], None],
     idle_timeout_s: float = math.inf,
     signals: bool = False,
-) -> None:
+    keeper: Keeper | None = None,
+) -> bool:
     """Own ``config.cache_dir`` until ``Engine.stop``, a signal (with ``signals``) or ``idle_timeout_s`` of idleness.
 
-    ``on_ready`` is called once recovery is through and clients can connect. Raises EngineRunning when another
-    engine owns the directory, and whatever keeps the engine from starting.
+    ``on_ready`` is called once recovery is through and clients can connect. Returns True when the supervisor behind
+    ``keeper`` shall start another engine at once (``Engine.replace``). Raises EngineRunning when another engine owns
+    the directory, and whatever keeps the engine from starting.
     """
+    keeper = keeper or Keeper()
     lock = EngineLock(config.cache_dir)
     try:
         _raise_descriptor_limit()
-        await _run(config, on_ready=on_ready, idle_timeout_s=idle_timeout_s, signals=signals)
+        return await _run(config, keeper, on_ready=on_ready, idle_timeout_s=idle_timeout_s, signals=signals)
     except BaseExceptionGroup as group:
         error = _cause(group)
         if isinstance(error, trio.Cancelled):
@@ -42,11 +46,14 @@ async def serve_engine(
         # Whoever starts an engine wants the one line that says what is wrong, not the nurseries that it came through.
         raise error from group
     finally:
+        keeper.close()
         lock.release()
 
 
-async def _run(config: Config, *, on_ready: Callable[[Engine], None], idle_timeout_s: float, signals: bool) -> None:
-    engine = Engine(config)
+async def _run(
+    config: Config, keeper: Keeper, *, on_ready: Callable[[Engine], None], idle_timeout_s: float, signals: bool
+) -> bool:
+    engine = Engine(config, keeper)
     server = Server(engine)
     async with trio.open_nursery() as signal_nursery:
         if signals:
@@ -57,8 +64,10 @@ async def _run(config: Config, *, on_ready: Callable[[Engine], None], idle_timeo
             await engine.nursery.start(server.run)
             if idle_timeout_s < math.inf:
                 engine.nursery.start_soon(stop_when_idle, engine, server, idle_timeout_s)
+            keeper.ready()
             on_ready(engine)
         signal_nursery.cancel_scope.cancel()
+    return engine.replacing
 
 
 async def _stop_on_signal(engine: Engine, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -31,6 +31,8 @@ class Status:
         return {
             "engine": {
                 "pid": os.getpid(),
+                "supervisor_pid": engine.keeper.supervisor_pid or None,
+                "restarts": engine.keeper.restarts,
                 "uptime_s": round(time.time() - engine.started_s, 3),
                 "version": tiercache.__version__,
                 "cache_dir": str(engine.config.cache_dir),

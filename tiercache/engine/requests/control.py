@@ -1,4 +1,4 @@
-"""Operations on the engine itself: greet, status, drain, mounts, warm-up, stop."""
+"""Operations on the engine itself: greet, status, drain, mounts, warm-up, restart, stop."""
 
 from __future__ import annotations
 
@@ -122,6 +122,13 @@ async def warmup(
         with trio.move_on_after(PROGRESS_S):
             await job.finished.wait()
     return job.report()
+
+
+@operation(Nature.READ)
+async def restart(call: Call) -> None:
+    """Answered before the engine gives its place to a new one, which takes the mounts over."""
+    call.engine.require_replaceable()
+    call.owner.afterwards.append(call.engine.replace)
 
 
 @operation(Nature.READ)
