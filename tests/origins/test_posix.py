@@ -149,6 +149,36 @@ def test_special_files_are_made_with_their_device(tree: Path) -> None:
         assert (ORIGIN.stat(key).kind, ORIGIN.stat(key).device) == (kind, device)
 
 
+def test_a_tree_may_be_deeper_than_one_path_can_spell(tree: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"12345")
+    deep = key_of(tree) + b"".join(b"/" + b"%02d" % level * 120 for level in range(40))
+    assert len(deep) > 2 * 4096
+    made = ORIGIN.write(
+        deep + b"/file",
+        Source(str(source), 5),
+        attributes=Attributes(0o640, 1, 2, 10**18),
+        condition=ALWAYS,
+        upload_id="u",
+    )
+    assert ORIGIN.stat(deep + b"/file") == made
+    assert bytes(ORIGIN.read(deep + b"/file", 1, 3, made.etag)) == b"234"
+    ORIGIN.abort_uploads(deep + b"/file", "u")
+    ORIGIN.make_directory(deep + b"/dir")
+    ORIGIN.symlink(deep + b"/link", b"file")
+    ORIGIN.rename(deep + b"/file", deep + b"/dir/moved")
+    ORIGIN.link(deep + b"/dir/moved", key_of(tree) + b"/near")
+    ORIGIN.set_attributes(deep + b"/dir/moved", Attributes(0o600, 1, 2, 10**18, xattrs=((b"user.a", b"b"),)))
+    assert ORIGIN.stat(key_of(tree) + b"/near").attributes == ORIGIN.stat(deep + b"/dir/moved").attributes
+    assert {entry.key for entry in ORIGIN.list(deep)} == {deep + b"/dir", deep + b"/link"}
+    assert ORIGIN.space(deep + b"/absent/below").total_bytes > 0
+    with pytest.raises(Absent):
+        ORIGIN.stat(deep + b"/absent/" + b"x" * 200)
+    for entry in reversed(list(ORIGIN.walk(key_of(tree)))):
+        (ORIGIN.remove_directory if entry.kind is Kind.DIRECTORY else ORIGIN.delete)(entry.key)
+    assert os.listdir(tree) == []
+
+
 def test_a_symlink_is_told_not_followed(tree: Path) -> None:
     (tree / "dir").mkdir()
     (tree / "dir" / "file").write_bytes(b"1")

@@ -8,11 +8,20 @@ import os
 import stat as stat_module
 from collections.abc import Iterator
 
-from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, Unsupported
+from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, NotDirectory, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
 from tiercache.origins.base import Capability, Condition, Progress, Source
 from tiercache.origins.posix_attributes import FILE_TYPES, UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
-from tiercache.origins.posix_calls import EXCHANGE, NO_REPLACE, copy_bytes, domain_errors, path_of, renameat2
+from tiercache.origins.posix_calls import (
+    EXCHANGE,
+    NO_REPLACE,
+    copy_bytes,
+    domain_errors,
+    located,
+    make_directories,
+    renameat2,
+    show,
+)
 
 _CAPABILITIES = (
     Capability.EMPTY_DIRECTORIES
@@ -42,11 +51,11 @@ class PosixOrigin:
         return _CAPABILITIES
 
     def stat(self, key: Key) -> ObjectStat:
-        with domain_errors(key):
-            try:
-                return object_stat(key, path_of(key))
-            except NotADirectoryError:
-                raise Absent(f"{os.fsdecode(path_of(key))} does not exist") from None
+        try:
+            with located(key) as path:
+                return object_stat(key, path)
+        except NotDirectory:
+            raise Absent(f"{show(key)} does not exist") from None
 
     def list(self, directory: Key) -> Iterator[ObjectStat]:
         yield from self._children(directory, vanished_ok=False)
@@ -62,13 +71,13 @@ class PosixOrigin:
 
     def _children(self, directory: Key, *, vanished_ok: bool) -> Iterator[ObjectStat]:
         # the names are read in one go, so that no descriptor stays open while the consumer dawdles
-        with domain_errors(directory):
-            try:
-                names = os.listdir(path_of(directory))
-            except FileNotFoundError:
-                if vanished_ok:
-                    return
-                raise
+        try:
+            with located(directory) as path:
+                names = os.listdir(path)
+        except Absent:
+            if vanished_ok:
+                return
+            raise
         prefix = directory + b"/" if directory else b""
         for name in names:
             if name.startswith(_TEMPORARY_PREFIX):
@@ -80,19 +89,19 @@ class PosixOrigin:
             yield child
 
     def read(self, key: Key, offset: int, length: int, etag: str) -> memoryview:
-        with domain_errors(key), _opened(key) as fd:
+        with _opened(key) as fd:
             _check_etag(key, stat_etag(os.fstat(fd)), etag)
             data = _pread_all(fd, offset, length)
             _check_etag(key, stat_etag(os.fstat(fd)), etag)  # the bytes are of this version only if it still is one
         if len(data) != length:
-            raise Broken(f"{os.fsdecode(path_of(key))}: {length} bytes at {offset} wanted, {len(data)} there")
+            raise Broken(f"{show(key)}: {length} bytes at {offset} wanted, {len(data)} there")
         return memoryview(data)
 
     def read_whole(self, key: Key, limit_bytes: int) -> tuple[ObjectStat, memoryview | None]:
-        with domain_errors(key):
-            before = object_stat(key, path_of(key))
+        with located(key) as path:
+            before = object_stat(key, path)
             if before.kind is Kind.DIRECTORY:
-                raise IsDirectory(f"{os.fsdecode(path_of(key))} is a directory")
+                raise IsDirectory(f"{show(key)} is a directory")
             if before.kind is not Kind.FILE or before.size_bytes > limit_bytes:
                 return before, None
         return before, self.read(key, 0, before.size_bytes, before.etag)
@@ -107,39 +116,40 @@ class PosixOrigin:
         upload_id: str,
         progress: Progress | None = None,
     ) -> ObjectStat:
-        with domain_errors(key):
-            path = path_of(key)
-            before = _lstat_or_none(path)
-            if before is not None and stat_module.S_ISDIR(before.st_mode):
-                raise IsDirectory(f"{os.fsdecode(path)} is a directory")
-            if before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode):
-                # a rename would part it from its other names, so this one case gives up atomicity; the staged
-                # bytes are still there for another try, and readers see another etag
-                _check_condition(key, condition)
+        before = _lstat_or_none(key)
+        if before is not None and stat_module.S_ISDIR(before.st_mode):
+            raise IsDirectory(f"{show(key)} is a directory")
+        if before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode):
+            # a rename would part it from its other names, so this one case gives up atomicity; the staged
+            # bytes are still there for another try, and readers see another etag
+            _check_condition(key, condition)
+            with located(key) as path:
                 _overwrite(path, source, attributes, upload_id, progress)
-            else:
-                _replace(key, source, attributes or _kept(before), condition, upload_id, progress)
-            return self._checked(key, source)
+        else:
+            _replace(key, source, attributes or _kept(before), condition, upload_id, progress)
+        return self._checked(key, source)
 
     def _checked(self, key: Key, source: Source) -> ObjectStat:
-        after = object_stat(key, path_of(key))
+        with located(key) as path:
+            after = object_stat(key, path)
         if after.size_bytes != source.size_bytes:
-            raise Broken(f"{os.fsdecode(path_of(key))}: {after.size_bytes} of {source.size_bytes} bytes arrived")
+            raise Broken(f"{show(key)}: {after.size_bytes} of {source.size_bytes} bytes arrived")
         return after
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:
-        with domain_errors(key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(_temporary_path(key, upload_id))
+        with contextlib.suppress(Absent, NotDirectory), located(key) as path:
+            os.unlink(_temporary_path(path, upload_id))
 
     def delete(self, key: Key, etag: str = "") -> None:
-        with domain_errors(key):
+        with located(key) as path:
             if etag:
-                _check_etag(key, stat_etag(os.lstat(path_of(key))), etag)
-            os.unlink(path_of(key))
+                _check_etag(key, stat_etag(os.lstat(path)), etag)
+            os.unlink(path)
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
-        with domain_errors(source), _opened(source) as fd:
-            before = object_stat(source, path_of(source))
+        with _opened(source) as fd:
+            with located(source) as path:
+                before = object_stat(source, path)
             if etag:
                 _check_etag(source, before.etag, etag)
             local = Source(f"/proc/self/fd/{fd}", before.size_bytes)
@@ -148,59 +158,59 @@ class PosixOrigin:
             return self._checked(target, local)
 
     def rename(self, source: Key, target: Key, *, no_replace: bool = False, exchange: bool = False) -> None:
-        with domain_errors(source):
-            if source != target and is_below(target, source):
-                raise InvalidArgument(f"{os.fsdecode(path_of(source))} cannot be moved into itself")
-            flags = (NO_REPLACE if no_replace else 0) | (EXCHANGE if exchange else 0)
+        if source != target and is_below(target, source):
+            raise InvalidArgument(f"{show(source)} cannot be moved into itself")
+        flags = (NO_REPLACE if no_replace else 0) | (EXCHANGE if exchange else 0)
+        with located(source) as path, located(target) as target_path:
             if flags:
-                renameat2(path_of(source), path_of(target), flags)
+                renameat2(path, target_path, flags)
             else:
-                os.rename(path_of(source), path_of(target))
-            for directory in {parent_of(source), parent_of(target)}:
-                _sync_directory(path_of(directory))
+                os.rename(path, target_path)
+        for directory in {parent_of(source), parent_of(target)}:
+            with located(directory) as path:
+                _sync_directory(path)
 
     def make_directory(self, key: Key, attributes: Attributes | None = None) -> ObjectStat:
-        with domain_errors(key):
-            os.mkdir(path_of(key))
+        with located(key) as path:
+            os.mkdir(path)
             if attributes is not None:
-                apply_attributes(path_of(key), attributes)
-            return object_stat(key, path_of(key))
+                apply_attributes(path, attributes)
+            return object_stat(key, path)
 
     def remove_directory(self, key: Key) -> None:
-        with domain_errors(key):
-            os.rmdir(path_of(key))
+        with located(key) as path:
+            os.rmdir(path)
 
     def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
-        with domain_errors(key):
-            os.symlink(target, path_of(key))
+        with located(key) as path:
+            os.symlink(target, path)
             if attributes is not None:
-                apply_attributes(path_of(key), attributes)
-            return object_stat(key, path_of(key))
+                apply_attributes(path, attributes)
+            return object_stat(key, path)
 
     def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
-        with domain_errors(key):
-            os.mknod(path_of(key), FILE_TYPES[kind] | 0o600, device)
+        with located(key) as path:
+            os.mknod(path, FILE_TYPES[kind] | 0o600, device)
             if attributes is not None:
-                apply_attributes(path_of(key), attributes)
-            return object_stat(key, path_of(key))
+                apply_attributes(path, attributes)
+            return object_stat(key, path)
 
     def link(self, source: Key, target: Key) -> ObjectStat:
-        with domain_errors(source):
-            os.link(path_of(source), path_of(target), follow_symlinks=False)
-            return object_stat(target, path_of(target))
+        with located(source) as path, located(target) as target_path:
+            os.link(path, target_path, follow_symlinks=False)
+            return object_stat(target, target_path)
 
     def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
-        with domain_errors(key):
+        with located(key) as path:
             if etag:
-                _check_etag(key, stat_etag(os.lstat(path_of(key))), etag)
-            apply_attributes(path_of(key), attributes)
-            return object_stat(key, path_of(key))
+                _check_etag(key, stat_etag(os.lstat(path)), etag)
+            apply_attributes(path, attributes)
+            return object_stat(key, path)
 
     def space(self, key: Key) -> Space:
-        with domain_errors(key):
-            path = path_of(key)
-            while not os.path.lexists(path):
-                path = os.path.dirname(path)
+        while _lstat_or_none(key) is None:
+            key = parent_of(key)
+        with located(key) as path:
             got = os.statvfs(path)
             return Space(got.f_blocks * got.f_frsize, got.f_bavail * got.f_frsize, got.f_files, got.f_favail)
 
@@ -210,18 +220,20 @@ class PosixOrigin:
 
 @contextlib.contextmanager
 def _opened(key: Key) -> Iterator[int]:
-    path = path_of(key)
+    """A descriptor of a regular file; what fails with it inside the block is the domain's error."""
     try:
-        fd = os.open(path, _READABLE)
-    except NotADirectoryError:
-        raise Absent(f"{os.fsdecode(path)} does not exist") from None
+        with located(key) as path:
+            fd = os.open(path, _READABLE)
+    except NotDirectory:
+        raise Absent(f"{show(key)} does not exist") from None
     try:
         mode = os.fstat(fd).st_mode
         if stat_module.S_ISDIR(mode):
-            raise IsDirectory(f"{os.fsdecode(path)} is a directory")
+            raise IsDirectory(f"{show(key)} is a directory")
         if not stat_module.S_ISREG(mode):
-            raise Unsupported(f"{os.fsdecode(path)} is a pipe, socket or device, which holds no bytes")
-        yield fd
+            raise Unsupported(f"{show(key)} is a pipe, socket or device, which holds no bytes")
+        with domain_errors(key):
+            yield fd
     finally:
         os.close(fd)
 
@@ -241,20 +253,21 @@ def _pread_all(fd: int, offset: int, length: int) -> bytearray:
 
 def _check_etag(key: Key, found: str, wanted: str) -> None:
     if found != wanted:
-        raise Changed(f"{os.fsdecode(path_of(key))} is no longer the version that was asked for")
+        raise Changed(f"{show(key)} is no longer the version that was asked for")
 
 
-def _lstat_or_none(path: bytes) -> os.stat_result | None:
+def _lstat_or_none(key: Key) -> os.stat_result | None:
     try:
-        return os.lstat(path)
-    except FileNotFoundError:
+        with located(key) as path:
+            return os.lstat(path)
+    except Absent:
         return None
 
 
 def _check_condition(key: Key, condition: Condition) -> None:
-    current = _lstat_or_none(path_of(key))
+    current = _lstat_or_none(key)
     if condition.absent and current is not None:
-        raise Changed(f"{os.fsdecode(path_of(key))} exists already")
+        raise Changed(f"{show(key)} exists already")
     if condition.etag:
         _check_etag(key, "" if current is None else stat_etag(current), condition.etag)
 
@@ -266,8 +279,8 @@ def _kept(before: os.stat_result | None) -> Attributes | None:
     return Attributes(stat_module.S_IMODE(before.st_mode), before.st_uid, before.st_gid, mtime_ns=0)
 
 
-def _temporary_path(key: Key, upload_id: str) -> bytes:
-    return os.path.join(os.path.dirname(path_of(key)), _TEMPORARY_PREFIX + os.fsencode(upload_id) + b".tmp")
+def _temporary_path(path: bytes, upload_id: str) -> bytes:
+    return os.path.join(os.path.dirname(path), _TEMPORARY_PREFIX + os.fsencode(upload_id) + b".tmp")
 
 
 def _replace(
@@ -278,30 +291,31 @@ def _replace(
     upload_id: str,
     progress: Progress | None,
 ) -> None:
-    temporary = _temporary_path(key, upload_id or os.urandom(8).hex())
-    os.makedirs(os.path.dirname(temporary), exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # an interrupted try of the same upload
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        _fill(fd, temporary, source, attributes, upload_id, progress)
-        _check_condition(key, condition)
-        _put_in_place(temporary, key, condition)
-    except BaseException:
+    make_directories(parent_of(key))
+    with located(key) as path:
+        temporary = _temporary_path(path, upload_id or os.urandom(8).hex())
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync_directory(os.path.dirname(path_of(key)))
+            os.unlink(temporary)  # an interrupted try of the same upload
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            _fill(fd, temporary, source, attributes, upload_id, progress)
+            _check_condition(key, condition)
+            _put_in_place(temporary, path, key, condition)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        _sync_directory(os.path.dirname(path))
 
 
-def _put_in_place(temporary: bytes, key: Key, condition: Condition) -> None:
+def _put_in_place(temporary: bytes, path: bytes, key: Key, condition: Condition) -> None:
     if not condition.absent:
-        os.rename(temporary, path_of(key))
+        os.rename(temporary, path)
         return
     try:
-        os.link(temporary, path_of(key))  # fails if the name exists, on every filesystem with hard links
+        os.link(temporary, path)  # fails if the name exists, on every filesystem with hard links
     except FileExistsError:
-        raise Changed(f"{os.fsdecode(path_of(key))} exists already") from None
+        raise Changed(f"{show(key)} exists already") from None
     os.unlink(temporary)
 
 

@@ -10,11 +10,14 @@ import os
 from collections.abc import Iterator
 
 from tiercache import errors
-from tiercache.model import Key
+from tiercache.model import Key, parent_of
 from tiercache.origins.base import Progress, Source
 
 NO_REPLACE = 1
 EXCHANGE = 2
+
+LONGEST_PATH_BYTES = 3840
+"""Less than the kernel's limit: a temporary name beside the last component may be longer than it."""
 
 _AT_FDCWD = -100
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -56,6 +59,11 @@ _ERRORS: dict[int, type[errors.TierCacheError]] = {
 }
 
 
+def show(key: Key) -> str:
+    """The path of ``key`` for a message."""
+    return "/" + os.fsdecode(key)
+
+
 def path_of(key: Key) -> bytes:
     """The absolute path of ``key``. InvalidName if it could leave the tree or no path can spell it."""
     if key:
@@ -63,6 +71,34 @@ def path_of(key: Key) -> bytes:
             if part in (b"", b".", b"..") or b"\0" in part:
                 raise errors.InvalidName(f"{os.fsdecode(key)!r} is not a path that a directory can hold")
     return b"/" + key
+
+
+@contextlib.contextmanager
+def located(key: Key) -> Iterator[bytes]:
+    """A path of ``key`` for system calls inside the block, whose OSErrors become the domain's errors.
+
+    The kernel takes paths of up to 4,095 bytes, but a tree may be deeper: a longer path starts at a descriptor of a
+    directory on the way, which the block holds open.
+    """
+    with domain_errors(key), contextlib.ExitStack() as held:
+        path = path_of(key)
+        while len(path) > LONGEST_PATH_BYTES:
+            cut = path.rindex(b"/", 0, LONGEST_PATH_BYTES)
+            fd = os.open(path[:cut], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, fd)
+            path = b"/proc/self/fd/%d/%s" % (fd, path[cut + 1 :])
+        yield path
+
+
+def make_directories(key: Key) -> None:
+    """Make a directory and what is missing above it; fine if it is there."""
+    try:
+        with located(key) as path:
+            os.makedirs(path, exist_ok=True)
+    except errors.Absent:  # what is too long for one path is reached once there is something to start from
+        make_directories(parent_of(key))
+        with located(key) as path:
+            os.makedirs(path, exist_ok=True)
 
 
 @contextlib.contextmanager
