@@ -17,6 +17,26 @@ async def drained(engine: Engine) -> None:
     assert (result.left, result.errors) == ([], {})
 
 
+def test_new_attributes_are_those_of_every_name(posix_ground: Ground) -> None:
+    ground = posix_ground
+    ground.put("a", b"bytes")
+
+    async def scenario() -> None:
+        async with ground.engine("dataset", profiles={"dataset": {"read_only": False}}) as (_, names):
+            inode = (await names.lookup(ground.key("a"))).inode
+            await names.link(inode, ground.key("b"))
+            await names.setattr(inode, mode=0o201, uid=7, mtime_ns=10**18)
+            for name in ("a", "b"):
+                found = await names.lookup(ground.key(name))
+                assert (found.inode, found.mode, found.uid, found.mtime_ns) == (inode, 0o201, 7, 10**18)
+                assert await read_file(names, ground.key(name)) == b"bytes"
+            await names.unlink(ground.key("a"))
+            left = await names.lookup(ground.key("b"))
+            assert (left.mode, left.uid, left.link_count) == (0o201, 7, 1)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("how", ["unlink", "replace", "rename"])
 def test_a_name_that_goes_takes_no_written_bytes_from_the_other(posix_ground: Ground, how: str, restart: bool) -> None:

@@ -8,7 +8,7 @@ from tiercache.engine.names import Names
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Unsupported
-from tiercache.model import Attributes, Entry, Key, Kind, parent_of
+from tiercache.model import Attributes, Entry, Key, Kind, parent_of, version_id
 from tiercache.origins.base import Capability
 
 
@@ -57,6 +57,11 @@ class AttributeChanges:
         if entry.kind is Kind.FILE:
             self._files.rebind(key, entry, key, changed)
         tree.put(key, changed)
+        for name in tree.names_of(entry.inode):
+            if name != key:
+                # The other names of a hard-linked file are the same inode.
+                version = version_id(tree.origin_id, name, changed.etag) if changed.version else changed.version
+                tree.put(name, changed._replace(version=version))
         live = tree.live.get(entry.inode)
         if live is not None:
             live.entry = changed

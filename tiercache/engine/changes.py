@@ -96,7 +96,7 @@ class Changes:
         if stat.attributes is None:
             entry = with_attributes(entry, attributes)
         tree.put(key, entry)
-        tree.touch_directory(parent_of(key))
+        tree.touch_directory(parent_of(key), directories=int(entry.kind is Kind.DIRECTORY))
         tree.changed(key)
         return entry
 
@@ -197,7 +197,7 @@ class Changes:
         self.keep(parent_of(key))
         tree.catalog.forget_listing(tree.origin_id, key)
         tree.put(key, absent_entry(now_ns()))
-        tree.touch_directory(parent_of(key))
+        tree.touch_directory(parent_of(key), directories=-1)
         tree.changed(key, entry.inode)
 
     async def remove_tree(self, directory: Key) -> None:
@@ -229,7 +229,8 @@ class Changes:
         tree.kept_directories = {key for key in tree.kept_directories if not is_below(key, directory)}
         tree.catalog.drop_tree(tree.origin_id, directory)
         tree.put(directory, absent_entry(now_ns()))
-        tree.touch_directory(parent_of(directory))
+        was_directory = entry is not None and entry.kind is Kind.DIRECTORY
+        tree.touch_directory(parent_of(directory), directories=-int(was_directory))
         tree.doubt_parents(directory)
         tree.trees_changed += 1
         tree.changed(directory, entry.inode if entry else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -83,10 +84,20 @@ class Renames:
             self._changes.keep(parent_of(source))
         else:
             tree.doubt_parents(source)
-        for directory in {parent_of(source), parent_of(target)}:
-            tree.touch_directory(directory)
+        self._touch_both(source, target, entry, replaced)
         tree.changed(source, entry.inode)
         tree.changed(target, replaced.inode if replaced else 0)
+
+    def _touch_both(self, source: Key, target: Key, came: Entry, went: Entry | None) -> None:
+        """``came`` moved from the source's directory to the target's, where ``went`` was and is no more."""
+        directories = Counter({parent_of(source): 0, parent_of(target): 0})
+        if came.kind is Kind.DIRECTORY:
+            directories[parent_of(source)] -= 1
+            directories[parent_of(target)] += 1
+        if went is not None and went.kind is Kind.DIRECTORY:
+            directories[parent_of(target)] -= 1
+        for directory, change in directories.items():
+            self._tree.touch_directory(directory, change)
 
     async def _exchange(self, source: Key, target: Key, entry: Entry, other: Entry | None) -> None:
         tree = self._tree
@@ -97,6 +108,8 @@ class Renames:
         for key in (source, target):
             await self._writes.write_through_below(key)
         await tree.call(lambda: tree.origin.rename(source, target, exchange=True))
+        self._touch_both(source, target, entry, None)
+        self._touch_both(target, source, other, None)
         entry, other = await self._names.lookup(source), await self._names.lookup(target)
         for key, now in ((source, other), (target, entry)):
             tree.catalog.drop_tree(tree.origin_id, key)

@@ -152,12 +152,14 @@ class Tree:
         for listener in self.listeners:
             listener(key, inode)
 
-    def touch_directory(self, directory: Key) -> None:
-        """A child came or went: the directory's own times move."""
+    def touch_directory(self, directory: Key, directories: int = 0) -> None:
+        """A child came or went: the directory's own times move. ``directories``: how many more directories it holds
+        now, each of which links to it by its "..", where the origin counts that (elsewhere the count stays 1)."""
         entry = self.entry(directory)
         if entry is not None and entry.kind is Kind.DIRECTORY:
             at_ns = now_ns()
-            self.put(directory, entry._replace(mtime_ns=at_ns, ctime_ns=at_ns))
+            links = entry.link_count + directories if entry.link_count > 1 else entry.link_count
+            self.put(directory, entry._replace(mtime_ns=at_ns, ctime_ns=at_ns, link_count=links))
 
     def inode_for(self, old: Entry | None, kind: Kind) -> int:
         """A name keeps its inode as long as it stands for the same kind of thing."""
