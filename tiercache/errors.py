@@ -77,6 +77,10 @@ class NoSpace(TierCacheError):
     """A disk or a budget is full, and nothing can be freed."""
 
 
+class TooLarge(NoSpace):
+    """The file would be larger than any file can be here."""
+
+
 class NoAttribute(TierCacheError):
     """The extended attribute is not set."""
 
@@ -126,6 +130,7 @@ ERRNO: dict[type[TierCacheError], int] = {
     InvalidArgument: errno.EINVAL,
     CrossOrigin: errno.EXDEV,
     NoSpace: errno.ENOSPC,
+    TooLarge: errno.EFBIG,
     NoAttribute: errno.ENODATA,
     Conflict: errno.EIO,
     Lost: errno.EIO,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 
 from rig.engine_ground import Ground, read_file, run, write_file
-from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory
+from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory, TooLarge, errno_of
 from tiercache.model import BLOCK_SIZE_BYTES
 
 
@@ -73,6 +74,22 @@ def test_appends_go_to_the_end_whatever_their_offset(ground: Ground) -> None:
                 await handle.close()
             assert (await engine.drain(30)).left == []
             assert ground.get("log") == b"one\ntwo\nthree\n"
+
+    run(scenario)
+
+
+def test_a_file_cannot_be_made_longer_than_staging(ground: Ground) -> None:
+    """EFBIG for that one file, at once, and not ENOSPC for all."""
+    ground.put("file", b"12345")
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            inode = (await names.lookup(ground.key("file"))).inode
+            with pytest.raises(TooLarge) as caught:
+                await names.setattr(inode, size=engine.staging.capacity_bytes + 1)
+            assert errno_of(caught.value) == errno.EFBIG
+            assert (await names.lookup(ground.key("file"))).size_bytes == 5
+            assert await read_file(names, ground.key("file")) == b"12345"
 
     run(scenario)
 

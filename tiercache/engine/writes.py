@@ -14,10 +14,11 @@ from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
-from tiercache.errors import Broken, Changed, InvalidArgument, ReadOnly
+from tiercache.errors import Broken, Changed, InvalidArgument, ReadOnly, TooLarge
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
+from tiercache.units import format_size
 
 COPY_CHUNK_BYTES = 4 * 1024 * 1024
 """How much of a clean version is read at a time when it is brought into staging for a change in place."""
@@ -48,6 +49,8 @@ class Writes:
         """Set the size; to 0 without fetching what was there."""
         if size_bytes < 0:
             raise InvalidArgument("a file cannot have a negative size")
+        if size_bytes > self._staging.capacity_bytes:
+            raise TooLarge(f"{format_size(size_bytes)} are more than staging may ever hold; raise staging.capacity")
         staged = await self._with_room(live, lambda _: size_bytes, empty=size_bytes == 0)
         staged.truncate(size_bytes)
         live.mtime_ns = now_ns()
