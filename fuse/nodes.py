@@ -27,6 +27,8 @@ class Nodes:
         self._options = options
         self.privileged: set[int] = set()
         """Inodes with set-user-id or set-group-id bits, as far as the kernel was told: a write must clear them."""
+        self._removed: dict[int, Entry] = {}
+        """Directories that this mount removed and the kernel has not forgotten: somebody may stand in one."""
 
     def inode(self, node: int) -> int:
         if node == ROOT_NODE:
@@ -60,6 +62,20 @@ class Nodes:
             self.privileged.add(entry.inode)
         return attr_of(entry, self.node(entry.inode), self._options.timeout_s)
 
+    def removed(self, entry: Entry) -> None:
+        """A directory lost its name; its attributes are still asked for by who has it open."""
+        self._removed[entry.inode] = entry._replace(link_count=0)
+
+    def attr_of_removed(self, inode: int) -> Attr | None:
+        """The attributes of a removed directory, None for any other inode."""
+        entry = self._removed.get(inode)
+        return None if entry is None else self.attr(entry)
+
+    def forgotten(self, inode: int) -> None:
+        """The kernel dropped the inode."""
+        self.privileged.discard(inode)
+        self._removed.pop(inode, None)
+
     def entry_out(self, entry: Entry) -> EntryOut:
         return EntryOut(self.attr(entry), self._options.timeout_s)
 
@@ -73,7 +89,7 @@ class Nodes:
 
 def without_privileges(entry: Entry) -> int | None:
     """The mode that is left when a file changes hands or is written; None when nothing has to change."""
-    if entry.kind is not Kind.FILE or not entry.mode & PRIVILEGE_BITS:
+    if entry.kind is Kind.DIRECTORY or not entry.mode & PRIVILEGE_BITS:
         return None
     dropped = stat.S_ISUID
     if entry.mode & stat.S_IXGRP:  # without group execution the bit has another meaning (mandatory locking)

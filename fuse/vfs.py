@@ -68,10 +68,17 @@ class Vfs:
         """The kernel dropped the node. Ids are persisted, so there is nothing else to forget."""
         inode = self._nodes.inode(node)
         self._pages.forgotten(inode)
-        self._nodes.privileged.discard(inode)
+        self._nodes.forgotten(inode)
 
     async def getattr(self, node: int) -> Attr:
-        return self._nodes.attr(await self._namespace.getattr(self._nodes.inode(node)))
+        inode = self._nodes.inode(node)
+        try:
+            return self._nodes.attr(await self._namespace.getattr(inode))
+        except Changed:
+            removed = self._nodes.attr_of_removed(inode)
+            if removed is None:
+                raise
+            return removed
 
     async def setattr(
         self,
@@ -170,8 +177,12 @@ class Vfs:
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         self._check_writable()
+        key = self._nodes.child(parent, name)
+        entry = self._namespace.entry(key)
         with self.notices.acting():
-            await self._namespace.rmdir(self._nodes.child(parent, name))
+            await self._namespace.rmdir(key)
+        if entry is not None:
+            self._nodes.removed(entry)
 
     async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
         self._check_writable()
@@ -179,11 +190,13 @@ class Vfs:
             raise InvalidArgument(f"unknown rename flags {flags:#x}")
         source = self._nodes.child(parent, name)
         target = self._nodes.child(new_parent, new_name)
-        before = await self._namespace.lookup(source)
+        before, replaced = await self._namespace.lookup(source), self._namespace.entry(target)
         with self.notices.acting():
             await self._namespace.rename(
                 source, target, no_replace=bool(flags & RENAME_NOREPLACE), exchange=bool(flags & RENAME_EXCHANGE)
             )
+        if replaced is not None and replaced.kind is Kind.DIRECTORY and not flags & RENAME_EXCHANGE:
+            self._nodes.removed(replaced)
         if before.kind is Kind.FILE:
             after = await self._namespace.getattr(before.inode)
             self._pages.renamed(before.inode, content_of(before), content_of(after))

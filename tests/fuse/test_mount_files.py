@@ -334,6 +334,9 @@ def test_pipes_sockets_and_devices_live_on_a_file_tree(on_posix: Mounted) -> Non
         caller.connect("socket")
     with subprocess.Popen(["sh", "-c", f"echo through > '{path}/pipe'"]):
         assert (path / "pipe").read_bytes() == b"through\n"
+    os.chmod(path / "pipe", 0o6755)
+    os.chown(path / "pipe", 1000, 1000)
+    assert stat.filemode((path / "pipe").stat().st_mode) == "prwxr-xr-x"
     os.chmod(path / "pipe", 0o644)
     os.utime(path / "pipe", ns=(10**18, 10**18))
     os.rename(path / "pipe", path / "moved")

@@ -84,6 +84,74 @@ def test_directories(mounted: Mounted, root: Path) -> None:
     assert mounted.source.names() == set()
 
 
+def test_directories_count_the_directories_in_them(on_posix: Mounted) -> None:
+    """Each is linked to by its own ``..``; tools that walk trees go by it."""
+    path = on_posix.path
+    for name in ("a", "b", "a/one", "a/two", "b/empty"):
+        (path / name).mkdir()
+
+    def links() -> dict[str, int]:
+        return {name: (path / name).stat().st_nlink for name in (".", "a", "b")}
+
+    assert links() == {".": 4, "a": 4, "b": 3}
+    (path / "a" / "one").rename(path / "b" / "one")
+    assert links() == {".": 4, "a": 3, "b": 4}
+    (path / "a" / "two").rename(path / "b" / "empty")
+    assert links() == {".": 4, "a": 2, "b": 4}
+    (path / "a" / "file").touch()
+    renameat2(path / "a" / "file", path / "b" / "one", RENAME_EXCHANGE)
+    assert links() == {".": 4, "a": 3, "b": 3}
+    (path / "b" / "empty").rmdir()
+    assert links() == {".": 4, "a": 3, "b": 2}
+    on_posix.cold()
+    assert links() == {".": 4, "a": 3, "b": 2}
+
+
+def test_who_stands_in_a_removed_directory_is_told_so(root: Path) -> None:
+    for number, remove in enumerate((lambda path: path.rmdir(), lambda path: (root / "other").rename(path))):
+        path = root / f"dir{number}"
+        path.mkdir()
+        (root / "other").mkdir(exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            remove(path)
+            assert os.fstat(descriptor).st_nlink == 0
+            with refused(errno.ENOENT):
+                os.mkdir("late", dir_fd=descriptor)
+            with refused(errno.ENOENT):
+                os.stat("missing", dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def test_paths_longer_than_the_kernel_takes_at_once(on_posix: Mounted) -> None:
+    """Programs that change into directories make trees deeper than one path can spell; the origin's path is longer
+    still."""
+    top = os.open(on_posix.path, os.O_RDONLY | os.O_DIRECTORY)
+    directory = os.dup(top)
+    levels = [f"{level:03}" * 60 for level in range(25)]
+    try:
+        for name in levels:
+            os.mkdir(name, dir_fd=directory)
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory = below
+        file = os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=directory)
+        os.write(file, b"deep")
+        os.close(file)
+        on_posix.drain()
+        os.rename("file", "moved", src_dir_fd=directory, dst_dir_fd=directory)
+        file = os.open("moved", os.O_RDONLY, dir_fd=directory)
+        assert os.read(file, 100) == b"deep"
+        os.close(file)
+        assert os.listdir(directory) == ["moved"]
+    finally:
+        os.close(directory)
+        os.close(top)
+    shutil.rmtree(on_posix.path / levels[0])
+    assert os.listdir(on_posix.path) == []
+
+
 def test_dot_and_dot_dot_are_listed_with_their_inodes(root: Path) -> None:
     (root / "dir").mkdir()
     inodes = {}
