@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import xxhash
 
 from tiercache.model import BLOCK_SIZE_BYTES
 
 CHECKSUM_BYTES = 8
+
+_PIECE_BYTES = 512 * 1024
+"""How much of a file is in memory while its checksum is made: less than a block, since many are made at a time."""
 
 
 def block_checksum(data: bytes | memoryview) -> bytes:
@@ -20,3 +25,17 @@ def block_checksums(data: bytes | memoryview) -> bytes:
     return b"".join(
         xxhash.xxh3_64_digest(view[start : start + BLOCK_SIZE_BYTES]) for start in range(0, len(view), BLOCK_SIZE_BYTES)
     )
+
+
+def file_checksum(fd: int, offset: int, length: int) -> bytes | None:
+    """The checksum of a block that lies in a file; None when the file ends before it does. Blocking."""
+    digest = xxhash.xxh3_64()
+    piece = memoryview(bytearray(min(length, _PIECE_BYTES)))
+    end = offset + length
+    while offset < end:
+        got = os.preadv(fd, [piece[: end - offset]], offset)
+        if not got:
+            return None
+        digest.update(piece[:got])
+        offset += got
+    return digest.digest()

@@ -27,6 +27,12 @@ PROTOCOL_VERSION: Final = 1
 MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
 """Longest frame of either direction; a longer one closes the connection."""
 
+MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
+"""Longest frame that a client may send: requests carry names, never the bytes of files."""
+
+_JOINED_BYTES: Final = 64 * 1024
+"""A longer frame is sent in two pieces rather than copied."""
+
 DATA_CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Most object bytes in one reply."""
 
@@ -68,16 +74,23 @@ class ProtocolError(Exception):
 
 def pack(message: Message) -> bytes:
     """Encode one frame, length included; ValueError when it is over ``MAX_FRAME_BYTES``."""
+    return b"".join(pieces(message))
+
+
+def pieces(message: Message) -> list[bytes]:
+    """The same as what is to be sent one after the other."""
     body: bytes = msgpack.packb(message, use_bin_type=True, unicode_errors="surrogateescape")
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
-    return _LENGTH.pack(len(body)) + body
+    header = _LENGTH.pack(len(body))
+    return [header, body] if len(body) > _JOINED_BYTES else [header + body]
 
 
 class FrameReader:
     """Cuts a byte stream into messages. Holds at most one frame and one received chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -89,8 +102,8 @@ class FrameReader:
         if len(self._buffer) < HEADER_BYTES:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if length > MAX_FRAME_BYTES:
-            raise ProtocolError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+        if length > self._max_bytes:
+            raise ProtocolError(f"a frame of {length} bytes is over the limit of {self._max_bytes}")
         end = HEADER_BYTES + length
         if len(self._buffer) < end:
             return None

@@ -55,6 +55,12 @@ class Metrics:
         self.back_pressure = self._counter("back_pressure", "Writes that had to wait for room in staging")
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 
+        self.memory_bytes = self._gauge("memory_bytes", "Bytes of files held in memory, by purpose", "purpose")
+        self.memory_budget_bytes = self._gauge("memory_budget_bytes", "Most bytes of files that may be held in memory")
+        self.memory_max_bytes = self._gauge("memory_max_bytes", "Ceiling of the engine's own memory")
+        self.memory_waits = self._counter("memory_waits", "Requests that waited for memory, by purpose", "purpose")
+        self.memory_shed = self._counter("memory_shed", "Work left undone for want of memory, by purpose", "purpose")
+
         self.mounts = self._gauge("mounts", "Mounts of this engine")
         self.restarts = self._gauge("restarts", "Engines that were replaced since the first one was started")
 

@@ -140,12 +140,13 @@ class ReadAhead:
         self._windows.move_to_end(window)
         room = self._make_room(window, len(wish)) // BLOCK_SIZE_BYTES * BLOCK_SIZE_BYTES
         granted = wish if room >= len(wish) else wish[:room]
-        sent = self._cache.prefetch(version, granted.start, len(granted)) if granted else None
-        if sent is None:
+        ahead = self._cache.prefetch(version, granted.start, len(granted)) if granted else None
+        if ahead is None or ahead.stop <= granted.start:
             self._dropped.inc(len(wish))
             return
+        granted = range(granted.start, ahead.stop)
         window.grant(granted)
-        if not sent:
+        if not ahead.sent_bytes:
             window.give_up()  # it was all here
             return
         self._hold(len(granted))

@@ -1,4 +1,4 @@
-"""The small parts of the cache by themselves: residency, budget, overflow, open files."""
+"""The small parts of the cache by themselves: residency, overflow, open files."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import itertools
 import os
 from pathlib import Path
 
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import trio_test, wait_all_tasks_blocked
 
 from rig.cache_rig import BS
-from tiercache.cache.budget import ByteBudget
 from tiercache.cache.open_files import OpenFile, OpenFiles
 from tiercache.cache.overflow import Overflow
 from tiercache.cache.residency import Residency, blocks_of, runs
 from tiercache.checksum import block_checksums
+from tiercache.memory import Memory
 from tiercache.model import Tier, VersionId
 from tiercache.tier import FileIdentity
+from tiercache.units import MIB
 
 ONE = VersionId(b"1" * 16)
 TWO = VersionId(b"2" * 16)
@@ -68,46 +67,9 @@ def test_checksums_are_one_per_block() -> None:
     assert block_checksums(b"") == b""
 
 
-@trio_test
-async def test_the_budget_serves_in_order_of_arrival() -> None:
-    """A large request waits for room and is not overtaken by small ones; a cancelled one makes way."""
-    budget = ByteBudget(10)
-    served: list[str] = []
-
-    async def take(name: str, size_bytes: int) -> None:
-        await budget.acquire(size_bytes)
-        served.append(name)
-
-    async with trio.open_nursery() as nursery:
-        await take("first", 6)
-        nursery.start_soon(take, "large", 9)
-        await wait_all_tasks_blocked()
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await take("cancelled", 1)
-        nursery.start_soon(take, "small", 1)
-        await wait_all_tasks_blocked()
-        assert served == ["first"]
-        assert budget.contended
-        budget.release(6)
-        await wait_all_tasks_blocked()
-        assert sorted(served) == ["first", "large", "small"]
-        assert budget.used_bytes == 10
-
-
-@trio_test
-async def test_a_request_above_the_budget_runs_alone() -> None:
-    """It is charged as the whole budget."""
-    budget = ByteBudget(10)
-    charge = await budget.acquire(1000)
-    assert (charge, budget.used_bytes) == (10, 10)
-    budget.release(charge)
-    assert budget.used_bytes == 0
-
-
 def test_overflow_keeps_the_last_blocks_within_its_bound() -> None:
     """The oldest go first, a used one last; one version's can be dropped together."""
-    overflow = Overflow(3 * BS)
+    overflow = Overflow(Memory(1024 * MIB), 3 * BS)
     overflow.put(ONE, 0, memoryview(bytes(2 * BS)))
     overflow.put(TWO, 5, memoryview(b"x" * BS))
     assert overflow.get(ONE, 0) == bytes(BS)

@@ -11,6 +11,7 @@ from obstore.store import MemoryStore
 from origins.conformance import OriginConformance, Subject
 
 from rig.seaweedfs import S3Server, make_bucket
+from tiercache.memory import SMALLEST_BYTES, Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key
 from tiercache.origins import Limits, Origin, RetryingOrigin, RetryPolicy, SimulatedOrigin, open_origin
@@ -100,7 +101,11 @@ class TestFsspecLocal(OriginConformance):
 class TestObjectStore(OriginConformance):
     @pytest.fixture
     def subject(self, scratch: Path) -> Subject:
-        return Subject(ObjectStoreOrigin(MemoryStore(), "memory://store", limits=SMALL), b"root", scratch)
+        return Subject(
+            ObjectStoreOrigin(MemoryStore(), "memory://store", limits=SMALL, memory=Memory(SMALLEST_BYTES)),
+            b"root",
+            scratch,
+        )
 
 
 class TestRetryingS3(OriginConformance):

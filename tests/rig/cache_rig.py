@@ -15,6 +15,7 @@ from rig.memory_origin import UnrulyOrigin
 from tiercache.cache import Cache, VersionRef, version_ref
 from tiercache.catalog import Catalog
 from tiercache.config import FetchConfig
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, ObjectStat, Tier, origin_id
 from tiercache.origins.base import Origin
@@ -36,6 +37,7 @@ class Running:
     """A started cache and its parts."""
 
     cache: Cache
+    memory: Memory
     catalog: Catalog
     metrics: Metrics
     nursery: trio.Nursery
@@ -74,9 +76,12 @@ class Rig:
         floor_bytes: int = 0,
         share: float = 1.0,
         fetch: FetchConfig | None = None,
+        memory_bytes: int = 1024 * MIB,
     ) -> AsyncIterator[Running]:
         """One run of the cache; leaving the block is like a crash of the engine: nothing is tidied up."""
         metrics = Metrics()
+        fetch = fetch or FetchConfig()
+        memory = Memory(memory_bytes, limits={Purpose.FETCH: fetch.buffer_bytes}, metrics=metrics)
         catalog = Catalog(self.directory / "catalog", map_size_bytes=64 * MIB)
         try:
             tiers = [
@@ -96,7 +101,8 @@ class Rig:
                 cache = Cache(
                     catalog,
                     tiers,
-                    fetch=fetch or FetchConfig(),
+                    fetch=fetch,
+                    memory=memory,
                     metrics=metrics,
                     nursery=nursery,
                     run_id=catalog.run_id(),
@@ -104,7 +110,7 @@ class Rig:
                 )
                 await cache.recover()
                 try:
-                    yield Running(cache, catalog, metrics, nursery, tiers[0], tiers[1] if ram_bytes else None)
+                    yield Running(cache, memory, catalog, metrics, nursery, tiers[0], tiers[1] if ram_bytes else None)
                 finally:
                     nursery.cancel_scope.cancel()
                     cache.close()

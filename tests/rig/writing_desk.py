@@ -17,6 +17,7 @@ import trio.testing
 from tiercache.cache import VersionRef
 from tiercache.config import UploadConfig
 from tiercache.journal import ConditionKind, Journal, OriginSource, StagedRecord
+from tiercache.memory import SMALLEST_BYTES, Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState, origin_id
 from tiercache.origins.base import Capability, Condition, Origin, Progress, Source
@@ -204,6 +205,7 @@ class Desk:
             self.shelf,
             lambda record: self.origin,  # type: ignore[arg-type,return-value]
             upload=UploadConfig(concurrency=concurrency),
+            memory=Memory(SMALLEST_BYTES, metrics=self.metrics),
             metrics=self.metrics,
             on_commit=lambda record, stat: self.commits.append((record, stat)),
             on_state=lambda record: self.states.append((record.id, record.state)),

@@ -16,13 +16,14 @@ from tiercache.cache.move import adopt, rebind
 from tiercache.cache.opening import Opened, Openings
 from tiercache.cache.overflow import Overflow
 from tiercache.cache.promote import Promoter
-from tiercache.cache.reader import Reader
+from tiercache.cache.reader import Ahead, Reader
 from tiercache.cache.recovery import Recovered, recover
 from tiercache.cache.state import VersionStates
 from tiercache.cache.verify import Verifier
 from tiercache.cache.words import Location, VersionRef
 from tiercache.catalog import Catalog
 from tiercache.config import FetchConfig
+from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, VersionId
 from tiercache.origins.base import Origin
@@ -45,6 +46,7 @@ class Cache:
         tiers: Sequence[FileTier],
         *,
         fetch: FetchConfig,
+        memory: Memory,
         metrics: Metrics,
         nursery: trio.Nursery,
         run_id: int,
@@ -55,12 +57,15 @@ class Cache:
         self._copies = Copies(catalog, by_speed, metrics=metrics, run_id=run_id, trusted=self._trusting)
         self._states = VersionStates(self._copies.load)
         self._copies.on_lost = self._states.reset
-        self._overflow = Overflow()
+        self._overflow = Overflow(memory)
+        memory.on_pressure = self._overflow.give_back
         filler = Filler(self._copies, self._overflow, metrics=metrics)
-        self._fetcher = Fetcher(self._copies, self._states, filler, fetch=fetch, metrics=metrics, nursery=nursery)
+        self._fetcher = Fetcher(
+            self._copies, self._states, filler, fetch=fetch, memory=memory, metrics=metrics, nursery=nursery
+        )
         self._verifier = Verifier(self._copies, self._states, nursery=nursery)
-        self._promoter = Promoter(self._copies, metrics=metrics, nursery=nursery)
-        self._openings = Openings(self._fetcher, metrics=metrics, nursery=nursery)
+        self._promoter = Promoter(self._copies, memory=memory, metrics=metrics, nursery=nursery)
+        self._openings = Openings(self._fetcher, memory=memory, metrics=metrics, nursery=nursery)
         self._reader = Reader(
             self._copies,
             self._states,
@@ -68,6 +73,7 @@ class Cache:
             self._verifier,
             self._promoter,
             self._overflow,
+            memory=memory,
             metrics=metrics,
             trusting=self._trusting,
         )
@@ -134,8 +140,8 @@ class Cache:
         """
         return await self._openings.open(origin, origin_id, key, limit, on_answer)
 
-    def prefetch(self, version: VersionRef, offset: int, length: int) -> int | None:
-        """Send for what is missing of a range that nobody waits for; the number of bytes sent for.
+    def prefetch(self, version: VersionRef, offset: int, length: int) -> Ahead | None:
+        """Send for what is missing of a range that nobody waits for, as far as there is memory to spare.
 
         None, and nothing was done, when it would be in the way of fetches that somebody waits for.
         """

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import trio
 
-from tiercache.cache.budget import ByteBudget
 from tiercache.cache.copies import Copies
 from tiercache.cache.fill import Fill, Filler, Written
 from tiercache.cache.flight import Flight
@@ -16,6 +15,7 @@ from tiercache.cache.state import VersionState, VersionStates
 from tiercache.cache.words import VersionRef
 from tiercache.config import FetchConfig
 from tiercache.errors import Absent, Broken, Busy, Changed, TierCacheError
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, Tier, VersionId
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Runs flights under two bounds: requests at a time, and bytes in memory at a time.
+    """Runs flights under two bounds: requests at a time, and bytes in memory at a time (the engine's account).
 
     A flight never fails the nursery it runs in: its error goes to those who wait for it, and is not remembered.
     """
@@ -37,6 +37,7 @@ class Fetcher:
         filler: Filler,
         *,
         fetch: FetchConfig,
+        memory: Memory,
         metrics: Metrics,
         nursery: trio.Nursery,
     ) -> None:
@@ -45,30 +46,43 @@ class Fetcher:
         self._filler = filler
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(fetch.concurrency)
-        self._budget = ByteBudget(fetch.buffer_bytes)
+        self._memory = memory
         self._gauge = metrics.fetches_in_flight
-        self.blocks_per_request = max(1, fetch.part_size // BLOCK_SIZE_BYTES)
+        self._part_bytes = fetch.part_size
 
     @property
     def busy(self) -> bool:
         """Whether a further request would have to wait, or would make a reader's wait."""
-        return self._budget.contended or self._limiter.available_tokens < max(1, self._limiter.total_tokens // 4)
+        return self._memory.contended or self._limiter.available_tokens < max(1, self._limiter.total_tokens // 4)
+
+    @property
+    def blocks_per_request(self) -> int:
+        """How many neighbouring blocks are one ranged GET."""
+        return max(1, min(self._part_bytes, self._memory.piece_bytes(Purpose.FETCH)) // BLOCK_SIZE_BYTES)
 
     def start(self, version: VersionRef, state: VersionState, blocks: range) -> Flight:
         """Send for missing blocks, neighbours, none of them in flight."""
-        flight = self._take_off(version, state, blocks)
+        return self._launch(version, state, Flight(blocks, version.size_bytes))
+
+    def start_ahead(self, version: VersionRef, state: VersionState, blocks: range) -> Flight | None:
+        """The same for nobody who waits; None when there is no memory to spare."""
+        flight = Flight(blocks, version.size_bytes, ahead=True)
+        if not self._memory.try_take(Purpose.READAHEAD, flight.length):
+            return None
+        return self._launch(version, state, flight)
+
+    def _launch(self, version: VersionRef, state: VersionState, flight: Flight) -> Flight:
+        self._take_off(state, flight)
         self._nursery.start_soon(self._run, version, flight)
         return flight
 
-    async def request(self, size_bytes: int, call: Callable[[], T]) -> T:
-        """Run one blocking call to an origin within the bounds."""
-        charge = await self._budget.acquire(size_bytes)
+    async def request(self, call: Callable[[], T]) -> T:
+        """Run one blocking call to an origin; the caller holds the memory for what it brings."""
         self._gauge.inc()
         try:
             return await trio.to_thread.run_sync(call, limiter=self._limiter)
         finally:
             self._gauge.dec()
-            self._budget.release(charge)
 
     async def keep(self, version: VersionRef, data: memoryview) -> None:
         """Fill the tiers with a whole object that was fetched by name, unless that is done or on its way."""
@@ -76,7 +90,8 @@ class Fetcher:
             blocks = range(state.residency.block_count)
             if self._is_kept(version) or any(state.has_or_awaits(block) for block in blocks):
                 return
-            flight = self._take_off(version, state, blocks)
+            flight = Flight(blocks, version.size_bytes)
+            self._take_off(state, flight)
             fill = self._filler.begin(version, state, flight)
             try:
                 written = await trio.to_thread.run_sync(Filler.write, fill, data, limiter=self._limiter)
@@ -92,17 +107,20 @@ class Fetcher:
             return True
         return not version.size_bytes and any(version.id in tier for tier in self._copies.tiers.values())
 
-    def _take_off(self, version: VersionRef, state: VersionState, blocks: range) -> Flight:
-        flight = Flight(blocks, version.size_bytes)
-        for block in blocks:
+    @staticmethod
+    def _take_off(state: VersionState, flight: Flight) -> None:
+        for block in flight.blocks:
             assert not state.has_or_awaits(block), "one fetch per block at a time"
             state.in_flight[block] = flight
-        return flight
 
     async def _run(self, version: VersionRef, flight: Flight) -> None:
         outcome: memoryview | TierCacheError = Busy(f"{_name(version)}: the engine stops")
+        purpose = Purpose.READAHEAD if flight.ahead else Purpose.FETCH
+        charge = flight.length if flight.ahead else 0
         with self._states.use(version) as state:
             try:
+                if not flight.ahead:
+                    charge = await self._memory.take(purpose, flight.length)
                 outcome = await self._fetch(version, state, flight)
             except TierCacheError as error:
                 outcome = error
@@ -113,9 +131,10 @@ class Fetcher:
                 outcome = Broken(f"{_name(version)}: {error}")
             finally:
                 self._end(version, flight, outcome)
+                del outcome  # each listener has taken what it wants of it
+                self._memory.release(purpose, charge)
 
     async def _fetch(self, version: VersionRef, state: VersionState, flight: Flight) -> memoryview:
-        charge = await self._budget.acquire(flight.length)
         self._gauge.inc()
         try:
             fill = self._filler.begin(version, state, flight)
@@ -128,7 +147,6 @@ class Fetcher:
             return written.data
         finally:
             self._gauge.dec()
-            self._budget.release(charge)
 
     def _end(self, version: VersionRef, flight: Flight, outcome: memoryview | TierCacheError) -> None:
         state = self._states.get(version.id)

@@ -36,8 +36,8 @@ class Assembly:
         start, stop = max(self.offset, offset), min(self.offset + self.length, offset + len(data))
         if self._wanted and start < stop:
             part = memoryview(data)[start - offset : stop - offset]
-            # A part is not copied; but a small one must not keep a large extent in memory.
-            self._parts.append((start, part if 2 * len(part) >= len(data) else memoryview(bytes(part))))
+            # Whoever wants all of an extent shares it; a part of one must not keep the whole in memory.
+            self._parts.append((start, part if len(part) == len(data) else memoryview(bytes(part))))
 
     def landed(self, flight: Flight, data: memoryview) -> None:
         self.put(flight.offset, data)
@@ -67,6 +67,11 @@ class Assembly:
             flight.listeners.remove(self)
         self._flights.clear()
 
+    def forget(self) -> None:
+        """Expect nothing more, and keep nothing."""
+        self.abandon()
+        self._parts.clear()
+
     @property
     def in_one_part(self) -> bool:
         """Whether ``result`` needs no copy."""
@@ -83,9 +88,11 @@ class Assembly:
 class Flight:
     """The blocks ``blocks`` of one version on their way. It ends exactly once: it lands or it fails."""
 
-    __slots__ = ("blocks", "length", "listeners", "offset")
+    __slots__ = ("ahead", "blocks", "length", "listeners", "offset")
 
-    def __init__(self, blocks: range, size_bytes: int) -> None:
+    def __init__(self, blocks: range, size_bytes: int, *, ahead: bool = False) -> None:
+        self.ahead = ahead
+        """Nobody waited when it was sent: its bytes are those of read-ahead, and taken already."""
         self.blocks = blocks
         self.offset = blocks.start * BLOCK_SIZE_BYTES
         self.length = min(blocks.stop * BLOCK_SIZE_BYTES, size_bytes) - self.offset

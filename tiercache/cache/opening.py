@@ -10,6 +10,7 @@ import trio
 from tiercache.cache.fetch import Fetcher
 from tiercache.cache.words import VersionRef, version_ref
 from tiercache.errors import Broken, Busy, TierCacheError
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import Key, Kind, ObjectStat, OriginId
 from tiercache.origins.base import Origin
@@ -21,18 +22,22 @@ _Name = tuple[OriginId, Key, int]
 
 
 class _Opening:
-    __slots__ = ("done", "outcome")
+    __slots__ = ("charge", "done", "openers", "outcome")
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.outcome: Opened | TierCacheError = Busy("the engine stops")
+        self.openers = 0
+        self.charge = 0
+        """What its bytes take of the memory, until the last opener has them."""
 
 
 class Openings:
     """One whole GET per name at a time. Its answer is never remembered: only its bytes are, under their version."""
 
-    def __init__(self, fetcher: Fetcher, *, metrics: Metrics, nursery: trio.Nursery) -> None:
+    def __init__(self, fetcher: Fetcher, *, memory: Memory, metrics: Metrics, nursery: trio.Nursery) -> None:
         self._fetcher = fetcher
+        self._memory = memory
         self._nursery = nursery
         self._count_misses = metrics.misses
         self._count_bytes = metrics.read_bytes.labels(tier="origin")
@@ -51,7 +56,12 @@ class Openings:
         if opening is None:
             opening = self._openings[name] = _Opening()
             self._nursery.start_soon(self._run, origin, name, opening, on_answer)
-        await opening.done.wait()
+        opening.openers += 1
+        try:
+            await opening.done.wait()
+        finally:
+            opening.openers -= 1
+            self._settle(opening)
         if isinstance(opening.outcome, TierCacheError):
             raise type(opening.outcome)(*opening.outcome.args) from opening.outcome
         return opening.outcome
@@ -60,7 +70,7 @@ class Openings:
         self, origin: Origin, name: _Name, opening: _Opening, on_answer: Callable[[ObjectStat], None]
     ) -> None:
         try:
-            opening.outcome = await self._open(origin, name)
+            opening.outcome = await self._open(origin, name, opening)
             on_answer(opening.outcome[0])
         except TierCacheError as error:
             opening.outcome = error
@@ -70,10 +80,23 @@ class Openings:
         finally:
             del self._openings[name]
             opening.done.set()
+            self._settle(opening)
 
-    async def _open(self, origin: Origin, name: _Name) -> Opened:
+    def _settle(self, opening: _Opening) -> None:
+        if opening.done.is_set() and not opening.openers:
+            self._resize(opening, 0)
+
+    def _resize(self, opening: _Opening, size_bytes: int) -> None:
+        """Keep no more memory than the bytes take that came."""
+        surplus_bytes = max(0, opening.charge - size_bytes)
+        opening.charge -= surplus_bytes
+        self._memory.release(Purpose.FETCH, surplus_bytes)
+
+    async def _open(self, origin: Origin, name: _Name, opening: _Opening) -> Opened:
         origin_id, key, limit_bytes = name
-        stat, data = await self._fetcher.request(limit_bytes, lambda: origin.read_whole(key, limit_bytes))
+        opening.charge = await self._memory.take(Purpose.FETCH, limit_bytes)
+        stat, data = await self._fetcher.request(lambda: origin.read_whole(key, limit_bytes))
+        self._resize(opening, 0 if data is None else len(data))
         version = version_ref(origin, origin_id, stat)
         if data is None or stat.kind != Kind.FILE:
             return stat, version, None

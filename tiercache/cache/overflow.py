@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, VersionId
 
 OVERFLOW_BYTES = 64 * 1024 * 1024
 
 
 class Overflow:
-    """Blocks in this process's memory, oldest dropped first, bounded in bytes."""
+    """Blocks in this process's memory, oldest dropped first, bounded in bytes and by the engine's account."""
 
-    def __init__(self, capacity_bytes: int = OVERFLOW_BYTES) -> None:
+    def __init__(self, memory: Memory, capacity_bytes: int = OVERFLOW_BYTES) -> None:
+        self._memory = memory
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self._blocks: OrderedDict[tuple[VersionId, int], bytes] = OrderedDict()
@@ -26,15 +28,33 @@ class Overflow:
     def put(self, version: VersionId, first: int, data: memoryview) -> None:
         """Keep the blocks of an extent that starts with block ``first``."""
         for number, start in enumerate(range(0, len(data), BLOCK_SIZE_BYTES)):
-            self._put(version, first + number, bytes(data[start : start + BLOCK_SIZE_BYTES]))
+            self._put(version, first + number, data[start : start + BLOCK_SIZE_BYTES])
 
     def drop(self, version: VersionId) -> None:
         for place in [place for place in self._blocks if place[0] == version]:
-            self.used_bytes -= len(self._blocks.pop(place))
+            self._pop(place)
 
-    def _put(self, version: VersionId, block: int, data: bytes) -> None:
-        self.used_bytes += len(data) - len(self._blocks.pop((version, block), b""))
-        self._blocks[version, block] = data
-        while self.used_bytes > self.capacity_bytes:
-            _, oldest = self._blocks.popitem(last=False)
-            self.used_bytes -= len(oldest)
+    def give_back(self, wanted_bytes: int) -> None:
+        """Somebody has to wait for memory: drop what is kept beyond the share that is ours, oldest first."""
+        own_bytes = self._memory.piece_bytes(Purpose.OVERFLOW)
+        goal = max(own_bytes, self.used_bytes - wanted_bytes)
+        while self.used_bytes > goal:
+            self._pop(next(iter(self._blocks)))
+
+    def _put(self, version: VersionId, block: int, data: memoryview) -> None:
+        if (version, block) in self._blocks:
+            self._pop((version, block))
+        size_bytes = len(data)
+        while self._blocks and self.used_bytes + size_bytes > self.capacity_bytes:
+            self._pop(next(iter(self._blocks)))
+        while not self._memory.try_take(Purpose.OVERFLOW, size_bytes):
+            if not self._blocks:
+                return
+            self._pop(next(iter(self._blocks)))
+        self.used_bytes += size_bytes
+        self._blocks[version, block] = bytes(data)
+
+    def _pop(self, place: tuple[VersionId, int]) -> None:
+        size_bytes = len(self._blocks.pop(place))
+        self.used_bytes -= size_bytes
+        self._memory.release(Purpose.OVERFLOW, size_bytes)

@@ -12,6 +12,7 @@ from tiercache.cache.copies import Copies
 from tiercache.cache.records import copy_in
 from tiercache.catalog import Copy, VersionRecord
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, Tier, VersionId
 from tiercache.tier import FileIdentity, FileTier, Reservation, read_extent, write_extent
@@ -30,8 +31,9 @@ class Promoter:
     So one pass over a data set larger than the RAM tier does not copy every file of it.
     """
 
-    def __init__(self, copies: Copies, *, metrics: Metrics, nursery: trio.Nursery) -> None:
+    def __init__(self, copies: Copies, *, memory: Memory, metrics: Metrics, nursery: trio.Nursery) -> None:
         self._copies = copies
+        self._memory = memory
         self._ram = copies.tiers.get(Tier.RAM)
         self._nursery = nursery
         self._hits_once: OrderedDict[VersionId, None] = OrderedDict()
@@ -59,10 +61,15 @@ class Promoter:
         source = copy_in(record, Tier.NVME)
         if record is None or source is None or source.verified_run != self._copies.run_id:
             return
+        buffer_bytes = min(size_bytes, BLOCK_SIZE_BYTES)
+        if not self._memory.try_take(Purpose.PROMOTION, buffer_bytes):
+            return
         reservation = ram.reserve(version, size_bytes, object_bytes=size_bytes)
-        if reservation is not None:
-            self._running.add(version)
-            self._nursery.start_soon(self._promote, version, record, ram, reservation)
+        if reservation is None:
+            self._memory.release(Purpose.PROMOTION, buffer_bytes)
+            return
+        self._running.add(version)
+        self._nursery.start_soon(self._promote, version, record, ram, reservation)
 
     def _second_hit(self, version: VersionId) -> bool:
         if version in self._hits_once:
@@ -90,6 +97,7 @@ class Promoter:
             log.exception("promoting %s failed in an unforeseen way", version.hex())
         finally:
             self._running.discard(version)
+            self._memory.release(Purpose.PROMOTION, min(record.size_bytes, BLOCK_SIZE_BYTES))
             if done:
                 reservation.settle()
                 self._count_fill_bytes.inc(record.size_bytes)

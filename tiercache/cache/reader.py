@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import trio
 
@@ -16,6 +17,7 @@ from tiercache.cache.residency import blocks_of, runs
 from tiercache.cache.state import VersionState, VersionStates
 from tiercache.cache.verify import Verifier
 from tiercache.cache.words import Location, VersionRef
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, Tier
 from tiercache.tier import read_extent
@@ -24,6 +26,15 @@ INLINE_READ_BYTES = 4 * 1024 * 1024
 """Up to this length resident bytes are read in the engine's thread: a hop to another one costs more than the copy."""
 MAX_ATTEMPTS = 4
 """How often a read starts again because a file turned out to be bad; then it goes past the tiers."""
+
+
+class Ahead(NamedTuple):
+    """What became of a wish to read ahead."""
+
+    sent_bytes: int
+    """How much was sent for; the rest of what is covered is here or on its way."""
+    stop: int
+    """The offset up to which the wish is covered."""
 
 
 class Reader:
@@ -38,6 +49,7 @@ class Reader:
         promoter: Promoter,
         overflow: Overflow,
         *,
+        memory: Memory,
         metrics: Metrics,
         trusting: bool,
     ) -> None:
@@ -47,6 +59,7 @@ class Reader:
         self._verifier = verifier
         self._promoter = promoter
         self._overflow = overflow
+        self._memory = memory
         self._trusting = trusting
         self._count_misses = metrics.misses
         self._count_hits = {tier: metrics.hits.labels(tier=tier.label) for tier in Tier}
@@ -81,14 +94,19 @@ class Reader:
                 return self._copies.partial_location(version, state)
             return location
 
-    def prefetch(self, version: VersionRef, offset: int, length: int) -> int:
-        """Send for what is missing of a range; the number of bytes sent for."""
+    def prefetch(self, version: VersionRef, offset: int, length: int) -> Ahead:
+        """Send for what is missing of a range, in order, until there is no memory to spare."""
+        sent_bytes = 0
         if self._copies.is_complete(version.id):
-            return 0
+            return Ahead(sent_bytes, offset + length)
         with self._states.use(version) as state:
             missing = [block for block in blocks_of(offset, length) if self._is_missing(version, state, block)]
-            sent = [self._fetcher.start(version, state, run) for run in runs(missing, self._fetcher.blocks_per_request)]
-            return sum(flight.length for flight in sent)
+            for run in runs(missing, self._fetcher.blocks_per_request):
+                flight = self._fetcher.start_ahead(version, state, run)
+                if flight is None:
+                    return Ahead(sent_bytes, max(offset, run.start * BLOCK_SIZE_BYTES))
+                sent_bytes += flight.length
+        return Ahead(sent_bytes, offset + length)
 
     # --- complete copies ----------------------------------------------------------------------------------------
 
@@ -103,13 +121,19 @@ class Reader:
         return None
 
     async def _read_complete_checked(self, version: VersionRef, offset: int, length: int) -> bytes | None:
-        while (found := self._copies.first_complete(version)) is not None:
-            tier, residency = found
-            data = await self._verifier.read_checked(version, tier, residency, offset, length)
-            if data is not None:
-                self._hit(version, tier, length)
-                return data
-        return None
+        if not self._copies.is_complete(version.id):
+            return None
+        charge = await self._memory.take(Purpose.READ, 2 * length + BLOCK_SIZE_BYTES)
+        try:
+            while (found := self._copies.first_complete(version)) is not None:
+                tier, residency = found
+                data = await self._verifier.read_checked(version, tier, residency, offset, length)
+                if data is not None:
+                    self._hit(version, tier, length)
+                    return data
+            return None
+        finally:
+            self._memory.release(Purpose.READ, charge)
 
     async def _pread(self, version: VersionRef, fd: int, tier: Tier, offset: int, length: int) -> bytes | None:
         """Resident bytes; None after dropping a copy that cannot give them."""
@@ -129,6 +153,19 @@ class Reader:
     # --- blocks -------------------------------------------------------------------------------------------------
 
     async def _read_blocks(self, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
+        charge = await self._memory.take(Purpose.READ, self._cost_bytes(offset, length))
+        try:
+            return await self._assemble(version, offset, length)
+        finally:
+            # Whoever asked answers at once, or holds the bytes on an account of its own.
+            self._memory.release(Purpose.READ, charge)
+
+    def _cost_bytes(self, offset: int, length: int) -> int:
+        """What a read takes of the memory: its bytes, once more where parts are joined, and a block that is checked."""
+        joined = len(blocks_of(offset, length)) > 1
+        return length + (length if joined else 0) + (0 if self._trusting else BLOCK_SIZE_BYTES)
+
+    async def _assemble(self, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
         blocks = blocks_of(offset, length)
         with self._states.use(version) as state:
             for attempt in range(MAX_ATTEMPTS):
@@ -146,11 +183,16 @@ class Reader:
                     if await self._put_resident(version, state, resident, assembly):
                         return assembly.result()
                 finally:
-                    assembly.abandon()
-        data = await self._fetcher.request(
-            length, lambda: version.origin.read(version.key, offset, length, version.etag)
-        )
-        return data.toreadonly()
+                    assembly.forget()
+        return await self._read_past_tiers(version, offset, length)
+
+    async def _read_past_tiers(self, version: VersionRef, offset: int, length: int) -> memoryview:
+        charge = await self._memory.take(Purpose.FETCH, length)
+        try:
+            data = await self._fetcher.request(lambda: version.origin.read(version.key, offset, length, version.etag))
+            return data.toreadonly()
+        finally:
+            self._memory.release(Purpose.FETCH, charge)
 
     async def _read_landed(
         self, version: VersionRef, state: VersionState, assembly: Assembly

@@ -12,7 +12,7 @@ from tiercache.cache.copies import Copies
 from tiercache.cache.residency import Residency, blocks_of
 from tiercache.cache.state import VersionState, VersionStates
 from tiercache.cache.words import VersionRef
-from tiercache.checksum import block_checksum
+from tiercache.checksum import block_checksum, file_checksum
 from tiercache.model import BLOCK_SIZE_BYTES, Tier
 from tiercache.tier import FileIdentity, read_extent
 from tiercache.tier.files import open_for_read
@@ -123,8 +123,7 @@ def _check_blocks(path: str, wanted: list[tuple[int, int, bytes]]) -> Checked:
     try:
         before = FileIdentity.of(os.fstat(fd))
         for block, length, checksum in wanted:
-            data = read_extent(fd, block * BLOCK_SIZE_BYTES, length)
-            if len(data) != length or block_checksum(data) != checksum:
+            if file_checksum(fd, block * BLOCK_SIZE_BYTES, length) != checksum:
                 return Checked(False, None)
         after = FileIdentity.of(os.fstat(fd))
         return Checked(True, after if before == after else None)

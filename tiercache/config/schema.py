@@ -179,6 +179,8 @@ class Config(Section):
     """All settings of one cache directory."""
 
     cache_dir: LocalPath = Field(default_factory=default_cache_dir)
+    memory_max: Share = Size(0, 0.50)
+    """The engine's own memory stays below this. A share counts against the memory limit of the cgroup."""
     verify: Literal["open", "read"] = "open"
     """When the checksum of a cached block is checked: at the first open after a start, or at each read."""
     ram: RamConfig = RamConfig()
@@ -203,6 +205,10 @@ class Config(Section):
         """Where the RAM tier lives: one directory per cache directory and user."""
         digest = hashlib.blake2b(os.fsencode(self.cache_dir), digest_size=8).hexdigest()
         return self.ram.directory or Path(f"/dev/shm/tiercache-{os.geteuid()}-{digest}")
+
+    def memory_max_bytes(self) -> int:
+        """The ceiling of the engine's memory."""
+        return self.memory_max.resolve(memory_limit_bytes())
 
     def ram_capacity_bytes(self) -> int:
         """Bytes of the RAM tier; never more than its tmpfs has (a container's /dev/shm is often 64 MiB)."""

@@ -15,6 +15,7 @@ import trio
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, ProfileName
+from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import commit, restore
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.mounts import Mounts
@@ -25,6 +26,7 @@ from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
 from tiercache.errors import ConfigError, TierCacheError, Unsupported
 from tiercache.journal import Journal, StagedRecord
+from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier
 from tiercache.policies import make_policy
@@ -45,8 +47,9 @@ log = logging.getLogger("tiercache.engine")
 class Engine:
     """Composes everything; ``run`` is its life. All methods belong to the engine's trio thread."""
 
-    def __init__(self, config: Config, keeper: Keeper | None = None) -> None:
+    def __init__(self, config: Config, keeper: Keeper | None = None, *, own_process: bool = False) -> None:
         self.config = config
+        self._own_process = own_process
         self.keeper = keeper or Keeper()
         self.replacing = False
         """It ends to make room for a new one, which takes the mounts over."""
@@ -57,6 +60,7 @@ class Engine:
         self.nursery: trio.Nursery
         """For services that use the engine's state: they have ended when it is closed, after a crash too."""
         self._namespaces: dict[tuple[OriginId, ProfileName], Namespace] = {}
+        self.memory: Memory
         self.catalog: Catalog
         self.cache: Cache
         self.journal: Journal
@@ -83,6 +87,8 @@ class Engine:
             nursery.start_soon(self._sync_catalog)
             nursery.start_soon(self._flush_journal)
             nursery.start_soon(self.cache.run_trimmer)
+            if self._own_process:
+                nursery.start_soon(self._ceiling.run)
             if self.config.metrics.listen:
                 closing.callback(self.metrics.serve(self.config.metrics.listen))
             log.info("engine of %s is ready", self.config.cache_dir)
@@ -112,6 +118,9 @@ class Engine:
 
     async def _open(self, closing: AsyncExitStack, nursery: trio.Nursery) -> None:
         config, root = self.config, Path(self.config.cache_dir)
+        own_bytes = anonymous_bytes() if self._own_process else HOSTED_BYTES
+        self.memory, maximum_bytes = open_memory(config, self.metrics, own_bytes)
+        self._ceiling = Ceiling(maximum_bytes, self.memory, own_bytes)
         self.catalog = Catalog(root / "catalog", map_size_bytes=config.catalog.map_size_bytes)
         closing.callback(self.catalog.close)
         self.journal = Journal(root / "journal", staging_directory=root / "staging", metrics=self.metrics)
@@ -124,6 +133,7 @@ class Engine:
             self.catalog,
             self._tiers(root),
             fetch=config.fetch,
+            memory=self.memory,
             metrics=self.metrics,
             nursery=nursery,
             run_id=self.catalog.run_id(),
@@ -131,7 +141,7 @@ class Engine:
         )
         closing.callback(self.cache.close)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
-        self.trees = Trees(config, self.catalog, self.cache, self.journal, self.metrics)
+        self.trees = Trees(config, self.catalog, self.cache, self.journal, memory=self.memory, metrics=self.metrics)
         closing.callback(self.trees.close)
         self.writeback = WriteBack(
             self.journal,
@@ -139,6 +149,7 @@ class Engine:
             self.cache,
             self.trees.origin_of,
             upload=config.upload,
+            memory=self.memory,
             metrics=self.metrics,
             on_commit=self._committed,
             upload_delay_s=config.staging.upload_delay_s,
@@ -227,6 +238,8 @@ class Engine:
         """The namespace of a URL (or of the name of an origin in the configuration) and the key in it."""
         url, client, options, profile = self._configured(url, client, options or {}, profile)
         tree, root = await self.trees.attach(url, client, options)
+        if self._own_process:
+            self._ceiling.adjust()  # a new kind of origin brings its library
         return self.namespace(tree.origin_id, profile), root
 
     def _configured(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from tiercache.config import Config
+from tiercache.engine.ceiling import tune_malloc
 from tiercache.engine.engine import Engine
 from tiercache.engine.idle import stop_when_idle
 from tiercache.engine.keeper import Keeper
@@ -38,6 +39,8 @@ async def serve_engine(
     lock = EngineLock(config.cache_dir)
     try:
         _raise_descriptor_limit()
+        if signals:
+            tune_malloc()
         return await _run(config, keeper, on_ready=on_ready, idle_timeout_s=idle_timeout_s, signals=signals)
     except BaseExceptionGroup as group:
         error = _cause(group)
@@ -53,7 +56,8 @@ async def serve_engine(
 async def _run(
     config: Config, keeper: Keeper, *, on_ready: Callable[[Engine], None], idle_timeout_s: float, signals: bool
 ) -> bool:
-    engine = Engine(config, keeper)
+    # Who handles the signals is alone in its process.
+    engine = Engine(config, keeper, own_process=signals)
     server = Server(engine)
     async with trio.open_nursery() as signal_nursery:
         if signals:

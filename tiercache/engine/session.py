@@ -15,6 +15,7 @@ from tiercache.engine.requests.files import discard_all
 from tiercache.engine.requests.registry import Shared
 from tiercache.errors import Broken, Busy, NoSpace, TierCacheError, Unsupported, errno_of
 from tiercache.ipc import Message
+from tiercache.memory import Purpose
 
 RECEIVE_BYTES: Final = 64 * 1024
 
@@ -65,7 +66,7 @@ class Session:
             log.warning("what a client left unpublished could not be discarded: %s", error)
 
     async def _messages(self) -> AsyncIterator[Message]:
-        frames = ipc.FrameReader()
+        frames = ipc.FrameReader(ipc.MAX_REQUEST_BYTES)
         while True:
             while (message := frames.next()) is not None:
                 yield message
@@ -76,8 +77,9 @@ class Session:
 
     async def _serve(self, message: Message) -> None:
         request = message.pop("id")
+        charges: list[int] = []
         try:
-            reply = await self._answer(request, message)
+            reply = await self._answer(request, message, charges)
             if request != ipc.NOTICE:
                 await self._send(reply)
             while self.afterwards:
@@ -85,11 +87,13 @@ class Session:
         finally:
             self._served.discard(request)
             self._slots.release()
+            for charge in charges:
+                self._shared.engine.memory.release(Purpose.REPLY, charge)
 
-    async def _answer(self, request: int, message: Message) -> Message:
+    async def _answer(self, request: int, message: Message, charges: list[int]) -> Message:
         name = message.pop("op", None)
         try:
-            return {"id": request, "ok": await self._perform(request, name, message)}
+            return {"id": request, "ok": await self._perform(request, name, message, charges)}
         except TierCacheError as error:
             return ipc.error_frame(request, error)
         except OSError as error:
@@ -102,7 +106,7 @@ class Session:
                 known = Broken(f"the engine failed in {name} ({type(error).__name__}: {error}): see its log")
             return ipc.error_frame(request, known)
 
-    async def _perform(self, request: int, name: object, arguments: dict[str, Any]) -> Any:
+    async def _perform(self, request: int, name: object, arguments: dict[str, Any], charges: list[int]) -> Any:
         operation = OPERATIONS.get(name) if isinstance(name, str) else None
         if operation is None:
             raise Unsupported(f"the engine knows no operation {name!r}")
@@ -110,7 +114,7 @@ class Session:
         async def send(kind: str, value: Any) -> None:
             await self._send({"id": request, kind: value})
 
-        call = Call(self._shared, self, send)
+        call = Call(self._shared, self, send, charges)
         match operation.nature:
             case Nature.LONG:
                 return await operation.handler(call, **arguments)
@@ -147,17 +151,18 @@ class Session:
 
     async def _send(self, message: Message) -> None:
         try:
-            frame = ipc.pack(message)
+            frame = ipc.pieces(message)
         except ValueError as error:
             if "part" in message and len(message["part"]) > 1:
                 middle = len(message["part"]) // 2
                 await self._send({**message, "part": message["part"][:middle]})
                 await self._send({**message, "part": message["part"][middle:]})
                 return
-            frame = ipc.pack(ipc.error_frame(message["id"], Broken(f"the answer is too long: {error}")))
+            frame = ipc.pieces(ipc.error_frame(message["id"], Broken(f"the answer is too long: {error}")))
         async with self._sending:
             with trio.fail_after(SEND_TIMEOUT_S):
-                await self._stream.send_all(frame)
+                for piece in frame:
+                    await self._stream.send_all(piece)
 
     async def _heartbeat(self) -> None:
         """Long requests are no silence: a client that hears nothing knows that the engine hangs."""

@@ -14,6 +14,7 @@ from tiercache.config import Config
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent, Broken, TierCacheError
 from tiercache.journal import Journal, OriginSource, StagedRecord
+from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key, OriginId, StagedState, origin_id
 from tiercache.origins import Origin, RetryingOrigin, RetryPolicy, SimulatedOrigin, open_origin
@@ -30,8 +31,11 @@ log = logging.getLogger("tiercache.engine")
 class Trees:
     """Opens origins on demand and keeps them until the engine ends."""
 
-    def __init__(self, config: Config, catalog: Catalog, cache: Cache, journal: Journal, metrics: Metrics) -> None:
+    def __init__(
+        self, config: Config, catalog: Catalog, cache: Cache, journal: Journal, *, memory: Memory, metrics: Metrics
+    ) -> None:
         self._config = config
+        self._memory = memory
         self._catalog = catalog
         self._cache = cache
         self._journal = journal
@@ -129,7 +133,12 @@ class Trees:
         options = dict(options)
         simulate = options.pop("simulate", None)
         origin, root = open_origin(
-            url, client=client, options=options, fetch=self._config.fetch, upload=self._config.upload
+            url,
+            client=client,
+            options=options,
+            fetch=self._config.fetch,
+            upload=self._config.upload,
+            memory=self._memory,
         )
         if simulate:
             origin = SimulatedOrigin(origin, **simulate)

@@ -22,12 +22,14 @@ from tiercache.errors import (
     NotEmpty,
     Unsupported,
 )
+from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
 from tiercache.origins import metadata
 from tiercache.origins.base import Capability, Condition, Progress, Source
 from tiercache.origins.fsspec_errors import domain_errors
 from tiercache.origins.fsspec_info import stat_of
 from tiercache.origins.obstore_calls import text_of
+from tiercache.units import MIB
 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "cos", "obs", "b2"})
 """Their paths start with a bucket, a write appears at once and whole, and directories are prefixes."""
@@ -38,6 +40,8 @@ _RENAMING = frozenset({"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "arrow
 _READ_ONLY = frozenset({"http", "https", "github", "zip", "tar", "git", "data", "reference"})
 _SPACE = Space(1 << 50, 1 << 50, 1 << 31, 1 << 31)
 _TEMPORARY = ".tiercache-"
+_UNKNOWN_BUFFERS_BYTES = 64 * MIB
+"""What a filesystem may hold while it uploads: it does not tell."""
 
 
 class FsspecOrigin:
@@ -47,8 +51,9 @@ class FsspecOrigin:
     of a write is checked just before it.
     """
 
-    def __init__(self, filesystem: Any, root: str, identity: str, protocol: str) -> None:
+    def __init__(self, filesystem: Any, root: str, identity: str, protocol: str, *, memory: Memory) -> None:
         self._fs = filesystem
+        self._memory = memory
         self._root = root
         self._identity = identity
         self._protocol = protocol
@@ -260,7 +265,7 @@ class FsspecOrigin:
                 extra["mode"] = "create"
         self._make_parents(path)
         try:
-            self._fs.put_file(source.path, path, **extra)
+            self._send(source, path, **extra)
         except FileExistsError:
             raise Changed(f"{path} exists already") from None
 
@@ -268,12 +273,22 @@ class FsspecOrigin:
         self._make_parents(path)
         temporary = self._temporary(path, upload_id or os.urandom(8).hex())
         try:
-            self._fs.put_file(source.path, temporary)
+            self._send(source, temporary)
             self._move_over(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._fs.rm_file(temporary)
             raise
+
+    def _send(self, source: Source, path: str, **extra: Any) -> None:
+        """Upload with bounded memory, as far as the filesystem lets us: s3fs would hold 10 chunks of 50 MiB."""
+        held_bytes = _UNKNOWN_BUFFERS_BYTES
+        if self._protocol in _S3:
+            chunk_bytes = min(16 * MIB, max(5 * MIB, self._memory.piece_bytes(Purpose.UPLOAD) // 2))
+            extra |= {"chunksize": chunk_bytes, "max_concurrency": 1}
+            held_bytes = 2 * chunk_bytes
+        with self._memory.held_in_thread(Purpose.UPLOAD, min(source.size_bytes, held_bytes)):
+            self._fs.put_file(source.path, path, **extra)
 
     def _make_parents(self, path: str) -> None:
         if not self._is_bucket:
@@ -367,7 +382,9 @@ class FsspecOrigin:
         return None
 
 
-def open_filesystem(url: str, options: Mapping[str, Any], *, fetch: FetchConfig) -> tuple[FsspecOrigin, Key]:
+def open_filesystem(
+    url: str, options: Mapping[str, Any], *, fetch: FetchConfig, memory: Memory
+) -> tuple[FsspecOrigin, Key]:
     """The origin and key of any URL that fsspec knows. ConfigError for an unknown scheme or a missing package."""
     protocol = _protocol(url)
     arguments = dict(options)
@@ -389,7 +406,7 @@ def open_filesystem(url: str, options: Mapping[str, Any], *, fetch: FetchConfig)
         filesystem.retries = 1
     root = _host(url) if protocol in _BUCKETS else ""
     path = filesystem._strip_protocol(url)
-    origin = FsspecOrigin(filesystem, root, filesystem_identity(url, options), protocol)
+    origin = FsspecOrigin(filesystem, root, filesystem_identity(url, options), protocol, memory=memory)
     return origin, os.fsencode(path.removeprefix(root).strip("/"))
 
 

@@ -26,6 +26,13 @@ class Limits(NamedTuple):
     buffer_bytes: int = 256 * _MIB
     """Bound on the bytes of all parts in memory (one part is always allowed)."""
 
+    def within(self, piece_bytes: int) -> Limits:
+        """The same with smaller parts, so that one fits in ``piece_bytes`` of memory, if the store allows it."""
+        return self._replace(
+            part_size_bytes=min(self.part_size_bytes, max(piece_bytes, self.min_part_bytes)),
+            single_put_bytes=min(self.single_put_bytes, piece_bytes),
+        )
+
 
 class Part(NamedTuple):
     """One stretch of an object; numbers start at 1."""

@@ -1,12 +1,21 @@
-"""Reading a stretch of the local file that is being uploaded."""
+"""Reading a stretch of the local file that is being uploaded: at once, or bit by bit where memory is short."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from tiercache.errors import Broken
+from tiercache.memory import Memory, Purpose
 from tiercache.origins.base import Source
 from tiercache.origins.limits import Part
+
+_STREAMED_BYTES = 256 * 1024
+"""How much of a part is in memory that is too large to be there as a whole."""
 
 
 def read_part(fd: int, source: Source, part: Part) -> bytes:
@@ -18,3 +27,64 @@ def read_part(fd: int, source: Source, part: Part) -> bytes:
             raise Broken(f"{source.path} ended at {part.offset + len(data)} of {source.size_bytes} bytes")
         data += more
     return data
+
+
+class Body(NamedTuple):
+    """What to send: bytes, or a file that gives them when it is read."""
+
+    data: bytes | PartFile
+    md5: bytes
+
+
+@contextmanager
+def held_body(memory: Memory, fd: int, source: Source, part: Part) -> Iterator[Body]:
+    """A part for sending, and the memory for it while it is sent. One that is larger than the uploads' share of the
+    memory is read from the file as it goes."""
+    if part.length <= memory.piece_bytes(Purpose.UPLOAD):
+        with memory.held_in_thread(Purpose.UPLOAD, part.length):
+            data = read_part(fd, source, part)
+            yield Body(data, hashlib.md5(data, usedforsecurity=False).digest())
+        return
+    with memory.held_in_thread(Purpose.UPLOAD, _STREAMED_BYTES):
+        file = PartFile(fd, source, part)
+        digest = hashlib.md5(usedforsecurity=False)
+        while piece := file.read(_STREAMED_BYTES):
+            digest.update(piece)
+        file.seek(0)
+        yield Body(file, digest.digest())
+
+
+class PartFile(io.RawIOBase):
+    """One part of an open file as a file of its own, read at explicit offsets: many may share the descriptor."""
+
+    def __init__(self, fd: int, source: Source, part: Part) -> None:
+        super().__init__()
+        self._fd = fd
+        self._source = source
+        self._part = part
+        self._at = 0
+
+    def __len__(self) -> int:
+        return self._part.length
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._part.length}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Broken when the file is shorter than it was said to be."""
+        left = max(0, self._part.length - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        data = read_part(self._fd, self._source, Part(self._part.number, self._part.offset + self._at, length))
+        self._at += length
+        return data

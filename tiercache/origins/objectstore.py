@@ -19,6 +19,7 @@ from tiercache.errors import (
     ReadOnly,
     Unsupported,
 )
+from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
 from tiercache.origins.base import Capability, Condition, Progress, Source
@@ -38,11 +39,19 @@ class ObjectStoreOrigin:
     """
 
     def __init__(
-        self, store: ObjectStore, identity: str, *, limits: Limits, read_only: bool = False, dashes: str = "-"
+        self,
+        store: ObjectStore,
+        identity: str,
+        *,
+        limits: Limits,
+        memory: Memory,
+        read_only: bool = False,
+        dashes: str = "-",
     ) -> None:
         self._store = store
         self._identity = identity
         self._limits = limits
+        self._memory = memory
         self._read_only = read_only
         self._dashes = dashes  # Azure allows no dash in a metadata name
 
@@ -160,10 +169,10 @@ class ObjectStoreOrigin:
         progress: Progress | None = None,
     ) -> ObjectStat:
         stored = metadata.encode(attributes, Kind.FILE, upload_id=upload_id)
-        if source.size_bytes <= self._limits.single_put_bytes:
-            with open(source.path, "rb") as file:
+        if source.size_bytes <= self._within_memory.single_put_bytes:
+            with self._memory.held_in_thread(Purpose.UPLOAD, source.size_bytes), open(source.path, "rb") as file:
                 data = read_part(file.fileno(), source, Part(1, 0, source.size_bytes))
-            etag = self._put(key, data, stored, condition)
+                etag = self._put(key, data, stored, condition)
             if progress is not None:
                 progress(source.size_bytes)
         else:
@@ -180,8 +189,14 @@ class ObjectStoreOrigin:
 
     def _put_parts(self, key: Key, source: Source, stored: Mapping[str, str], progress: Progress | None) -> str:
         self._writable()
-        parts = plan_parts(source.size_bytes, self._limits)
-        with obstore_calls.classified(self._name(key)), open(source.path, "rb") as file:
+        parts = plan_parts(source.size_bytes, self._within_memory)
+        part_bytes = parts[0].length
+        # One part is being read and one handed over, besides those that are being sent.
+        sent_at_once = max(
+            1, min(self._limits.part_concurrency, self._memory.piece_bytes(Purpose.UPLOAD) // part_bytes - 2)
+        )
+        held = self._memory.held_in_thread(Purpose.UPLOAD, (sent_at_once + 2) * part_bytes)
+        with held, obstore_calls.classified(self._name(key)), open(source.path, "rb") as file:
 
             def chunks() -> Iterator[bytes]:
                 for part in parts:
@@ -195,13 +210,15 @@ class ObjectStoreOrigin:
                 chunks(),
                 attributes=self._spelled(stored),
                 use_multipart=True,
-                chunk_size=parts[0].length,
-                max_concurrency=max(1, min(self._limits.part_concurrency, self._buffered_parts(parts[0].length))),
+                chunk_size=part_bytes,
+                max_concurrency=sent_at_once,
             )
         return etags.plain(result["e_tag"])
 
-    def _buffered_parts(self, part_bytes: int) -> int:
-        return self._limits.buffer_bytes // part_bytes
+    @property
+    def _within_memory(self) -> Limits:
+        # Three parts of a large object are in memory at least.
+        return self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD) // 3)
 
     def _spelled(self, stored: Mapping[str, str]) -> dict[str, str]:
         return {name.replace("-", self._dashes): value for name, value in stored.items()}

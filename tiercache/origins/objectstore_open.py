@@ -12,6 +12,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore
 
 from tiercache.config import FetchConfig
 from tiercache.errors import ConfigError
+from tiercache.memory import Memory
 from tiercache.origins.limits import Limits
 from tiercache.origins.objectstore import ObjectStoreOrigin
 
@@ -40,24 +41,24 @@ _IGNORED = frozenset(
 
 
 def open_store(
-    scheme: str, host: str, options: Mapping[str, Any], *, fetch: FetchConfig, limits: Limits
+    scheme: str, host: str, options: Mapping[str, Any], *, fetch: FetchConfig, limits: Limits, memory: Memory
 ) -> ObjectStoreOrigin:
     """The origin of a bucket, container or host. ConfigError for an option that the store does not know."""
     given = {name: value for name, value in options.items() if name not in _IGNORED and value is not None}
     client = _client_config(fetch, allow_http=_is_plain_http(scheme, given))
     try:
         if scheme in _HTTP:
-            return _open_http(scheme, host, given, client, limits)
+            return _open_http(scheme, host, given, client, limits, memory)
         if scheme in _GCS:
             settings = _gcs_settings(given)
             gcs = GCSStore(host, client_options=client, retry_config=_NO_RETRY, **settings)
-            return ObjectStoreOrigin(gcs, f"gs://{host}", limits=limits)
+            return ObjectStoreOrigin(gcs, f"gs://{host}", limits=limits, memory=memory)
         container, account = _azure_names(host, given)
         settings = _renamed(given, _AZURE_NAMES) | ({"account_name": account} if account else {})
         azure = AzureStore(container, client_options=client, retry_config=_NO_RETRY, **settings)
     except (obstore.exceptions.BaseError, TypeError, ValueError) as error:
         raise ConfigError(f"{scheme}://{host}: {str(error).strip().splitlines()[0]}") from error
-    return ObjectStoreOrigin(azure, azure_identity(host, options), limits=limits, dashes="_")
+    return ObjectStoreOrigin(azure, azure_identity(host, options), limits=limits, memory=memory, dashes="_")
 
 
 def azure_identity(host: str, options: Mapping[str, Any]) -> str:
@@ -67,12 +68,12 @@ def azure_identity(host: str, options: Mapping[str, Any]) -> str:
 
 
 def _open_http(
-    scheme: str, host: str, given: Mapping[str, Any], client: ClientConfig, limits: Limits
+    scheme: str, host: str, given: Mapping[str, Any], client: ClientConfig, limits: Limits, memory: Memory
 ) -> ObjectStoreOrigin:
     if given:
         raise ConfigError(f"{scheme}://{host}: unknown option {min(given)!r}: HTTP takes none (or client = 'fsspec')")
     store = HTTPStore(f"{scheme}://{host}", client_options=client, retry_config=_NO_RETRY)
-    return ObjectStoreOrigin(store, f"{scheme}://{host}", limits=limits, read_only=True)
+    return ObjectStoreOrigin(store, f"{scheme}://{host}", limits=limits, memory=memory, read_only=True)
 
 
 _NO_RETRY: RetryConfig = {"max_retries": 0}  # retrying is the caller's affair

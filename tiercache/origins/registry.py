@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tiercache.config import FetchConfig, UploadConfig
 from tiercache.errors import ConfigError
+from tiercache.memory import Memory, Purpose
 from tiercache.model import Key
 from tiercache.origins.base import Origin
 from tiercache.origins.limits import Limits
@@ -53,14 +54,17 @@ def open_origin(
     fetch: FetchConfig | None = None,
     upload: UploadConfig | None = None,
     limits: Limits | None = None,
+    memory: Memory | None = None,
 ) -> tuple[Origin, Key]:
     """The origin of a URL and the key that the URL names in it. No request is made yet.
 
+    ``memory`` is the account that uploads hold their bytes on; without it the origin has one of its own.
     ``options`` are those of the scheme's fsspec filesystem. ConfigError for an unknown scheme, client or option.
     """
     address, options = parse_url(url), dict(options or {})
     fetch = fetch or FetchConfig()
     limits = limits or limits_of(upload or UploadConfig())
+    memory = memory or Memory(8 * limits.buffer_bytes, limits={Purpose.UPLOAD: limits.buffer_bytes})
     _check_client(client)
     if address.scheme == "file" and client != "fsspec":
         from tiercache.origins.posix import PosixOrigin
@@ -69,14 +73,14 @@ def open_origin(
     if address.scheme in _S3 and client == "obstore":
         from tiercache.origins.s3 import S3Options, S3Origin
 
-        return S3Origin(address.host, S3Options.parse(options), fetch=fetch, limits=limits), address.key
+        return S3Origin(address.host, S3Options.parse(options), fetch=fetch, limits=limits, memory=memory), address.key
     if address.scheme in _GCS | _AZURE | _HTTP and client == "obstore":
         from tiercache.origins.objectstore_open import open_store
 
-        return open_store(address.scheme, address.host, options, fetch=fetch, limits=limits), address.key
+        return open_store(address.scheme, address.host, options, fetch=fetch, limits=limits, memory=memory), address.key
     from tiercache.origins.fsspec_origin import open_filesystem
 
-    return open_filesystem(url, options, fetch=fetch)
+    return open_filesystem(url, options, fetch=fetch, memory=memory)
 
 
 def origin_identity(url: str, options: Mapping[str, Any] | None = None, *, client: str = "obstore") -> str:

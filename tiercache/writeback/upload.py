@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tiercache.checksum import CHECKSUM_BYTES, block_checksum
+from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksum
 from tiercache.errors import Absent, Broken, Changed, Exists
 from tiercache.journal import ConditionKind, StagedRecord, is_earlier_seal
+from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, Kind, ObjectStat
 from tiercache.origins.base import ALWAYS, Condition, Origin, Source
 from tiercache.writeback.attempt import Attempt
@@ -50,7 +51,7 @@ class _Facts(NamedTuple):
     inode: int
 
 
-def upload(origin: Origin, path: str, attempt: Attempt, stale_ids: frozenset[str]) -> Outcome:
+def upload(origin: Origin, path: str, attempt: Attempt, stale_ids: frozenset[str], memory: Memory) -> Outcome:
     """Send the file of ``attempt.record``. ``stale_ids`` name earlier uploads of ours to the same key that nobody
     wants any more. Raises what the origin raises, and UploadCancelled."""
     record = attempt.record
@@ -63,7 +64,7 @@ def upload(origin: Origin, path: str, attempt: Attempt, stale_ids: frozenset[str
             return Torn()
         return Damaged(f"{before.size_bytes} of {record.size_bytes} bytes are left")
     checksums = b"".join(_checksums(path, attempt))
-    outcome = _Sender(origin, path, attempt, checksums, stale_ids).send()
+    outcome = _Sender(origin, path, attempt, checksums, stale_ids, memory).send()
     if isinstance(outcome, Sent) and _facts(path) != before:
         return Torn()
     return outcome
@@ -75,10 +76,14 @@ def _facts(path: str) -> _Facts:
 
 
 def _checksums(path: str, attempt: Attempt) -> Iterator[bytes]:
+    size_bytes = attempt.record.size_bytes
     with open(path, "rb", buffering=0) as file:
-        while block := file.read(BLOCK_SIZE_BYTES):
+        for offset in range(0, size_bytes, BLOCK_SIZE_BYTES):
             attempt.check()
-            yield block_checksum(block)
+            checksum = file_checksum(file.fileno(), offset, min(BLOCK_SIZE_BYTES, size_bytes - offset))
+            if checksum is None:
+                return  # it shrank: its facts tell
+            yield checksum
 
 
 def wanted_condition(record: StagedRecord) -> Condition:
@@ -94,7 +99,13 @@ def wanted_condition(record: StagedRecord) -> Condition:
 
 class _Sender:
     def __init__(
-        self, origin: Origin, path: str, attempt: Attempt, checksums: bytes, stale_ids: frozenset[str]
+        self,
+        origin: Origin,
+        path: str,
+        attempt: Attempt,
+        checksums: bytes,
+        stale_ids: frozenset[str],
+        memory: Memory,
     ) -> None:
         self.origin = origin
         self.path = path
@@ -102,6 +113,7 @@ class _Sender:
         self.record = attempt.record
         self.checksums = checksums
         self.stale_ids = stale_ids
+        self.memory = memory
 
     def send(self) -> Outcome:
         condition = wanted_condition(self.record)
@@ -169,10 +181,11 @@ class _Sender:
             length = min(BLOCK_SIZE_BYTES, stat.size_bytes - offset)
             expected = self.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]
             try:
-                data = self.origin.read(self.record.key, offset, length, stat.etag)
+                with self.memory.held_in_thread(Purpose.UPLOAD, length):
+                    found = block_checksum(self.origin.read(self.record.key, offset, length, stat.etag))
             except (Changed, Absent):
                 return False
-            if block_checksum(data) != expected:
+            if found != expected:
                 return False
         return True
 

@@ -19,6 +19,7 @@ from tiercache.cache.words import VersionRef, version_ref
 from tiercache.config import UploadConfig
 from tiercache.errors import TierCacheError
 from tiercache.journal import Journal, StagedRecord, next_upload_id
+from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, StagedState
 from tiercache.origins.base import Origin
@@ -62,6 +63,7 @@ class Uploader:
         resolve_origin: Callable[[StagedRecord], Origin],
         *,
         upload: UploadConfig,
+        memory: Memory,
         metrics: Metrics,
         on_commit: Callable[[StagedRecord, ObjectStat], None],
         on_state: Callable[[StagedRecord], None],
@@ -72,6 +74,7 @@ class Uploader:
         self._staging = staging
         self._cache = cache
         self._resolve_origin = resolve_origin
+        self._memory = memory
         self._metrics = metrics
         self._on_commit = on_commit
         self._on_state = on_state
@@ -276,7 +279,7 @@ class Uploader:
         stale_ids = frozenset(r.upload_id for r in self._journal.retractions(*record.lane))
         path = self._staging.path(record.id)
         return await trio.to_thread.run_sync(
-            upload, origin, path, attempt, stale_ids, limiter=self._threads, abandon_on_cancel=True
+            upload, origin, path, attempt, stale_ids, self._memory, limiter=self._threads, abandon_on_cancel=True
         )
 
     def _attempt_over(self, attempt: Attempt) -> None:

@@ -12,6 +12,7 @@ import trio
 from tiercache.config import PROFILES, UploadConfig
 from tiercache.errors import Conflict, Lost, TierCacheError, UploadFailed
 from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
+from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState, is_below
 from tiercache.origins.base import Origin
@@ -44,6 +45,7 @@ class WriteBack:
         resolve_origin: Callable[[StagedRecord], Origin],
         *,
         upload: UploadConfig,
+        memory: Memory,
         metrics: Metrics,
         on_commit: Callable[[StagedRecord, ObjectStat], None],
         on_state: Callable[[StagedRecord], None] = lambda record: None,
@@ -60,6 +62,7 @@ class WriteBack:
             cache,
             resolve_origin,
             upload=upload,
+            memory=memory,
             metrics=metrics,
             on_commit=on_commit,
             on_state=on_state,

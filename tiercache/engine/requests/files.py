@@ -83,7 +83,8 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     require_bytes(key, entry)
     location = await cache.locate_verified(version)
     if location is None and data is not None:
-        return {"entry": entry, "data": bytes(data)}
+        del data  # nothing is held while we wait for the memory of an answer
+        return {"entry": entry, **await _small(call, version)}
     return {"entry": entry, **_where(location)}
 
 
@@ -105,7 +106,8 @@ async def _small(call: Call, version: VersionRef) -> dict[str, Any]:
     location = await call.engine.cache.ensure(version, 0, version.size_bytes)
     if location is not None:
         return _where(location)
-    return {"data": bytes(await call.engine.cache.read(version, 0, version.size_bytes))}
+    await call.hold_answer(version.size_bytes)
+    return {"data": await call.engine.cache.read(version, 0, version.size_bytes)}
 
 
 def _where(location: Location | None, *, complete: bool = True) -> dict[str, Any]:
@@ -160,15 +162,16 @@ async def fetch(
 @operation(Nature.READ)
 async def read(
     call: Call, *, namespace: int, key: bytes, etag: str, size: int, offset: int, length: int, reader: bytes
-) -> bytes:
+) -> bytes | memoryview:
     """Bytes of a version that no local file holds."""
     space = call.namespace(namespace)
     if not 0 <= offset <= offset + length <= size or length > DATA_CHUNK_BYTES:
         raise InvalidArgument(f"cannot read {length} bytes at {offset} of an object of {size}")
     version = _version(space, key, etag, size)
     call.shared.windows.observe(call.engine, reader, version, offset, length)
+    await call.hold_answer(length)
     try:
-        return bytes(await call.engine.cache.read(version, offset, length))
+        return await call.engine.cache.read(version, offset, length)
     except (Changed, Absent) as error:
         raise _gone(space, key) from error
 

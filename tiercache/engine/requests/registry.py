@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tiercache.engine.requests.windows import Windows
 from tiercache.errors import Broken
+from tiercache.memory import Purpose
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
@@ -84,6 +85,12 @@ class Call:
     owner: Owner
     send: Callable[[str, Any], Awaitable[None]]
     """Send an intermediate frame: ``("progress", {...})`` or ``("part", [...])``."""
+    charges: list[int]
+    """Memory that the answer takes, until it is sent."""
+
+    async def hold_answer(self, data_bytes: int) -> None:
+        """Wait for the memory of an answer with so many bytes of a file: these, and the frame made of them."""
+        self.charges.append(await self.engine.memory.take(Purpose.REPLY, 2 * data_bytes))
 
     @property
     def engine(self) -> Engine:

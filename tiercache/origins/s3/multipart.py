@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
-import hashlib
 import logging
 import os
 import threading
@@ -12,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tiercache.errors import Absent, Broken, TierCacheError, Unsupported
+from tiercache.memory import Memory, Purpose
 from tiercache.model import Key
 from tiercache.origins import etags
 from tiercache.origins.base import Condition, Progress, Source
-from tiercache.origins.budget import ByteBudget
 from tiercache.origins.limits import Limits, Part, plan_parts
-from tiercache.origins.local_file import read_part
+from tiercache.origins.local_file import held_body
 from tiercache.origins.obstore_calls import text_of
 from tiercache.origins.s3.control import Control, conditions
 
@@ -27,10 +26,10 @@ _log = logging.getLogger(__name__)
 class Multipart:
     """Runs parts on a pool that all uploads of the origin share, so memory is bounded over all of them."""
 
-    def __init__(self, control: Control, limits: Limits) -> None:
+    def __init__(self, control: Control, limits: Limits, memory: Memory) -> None:
         self._control = control
         self._limits = limits
-        self._budget = ByteBudget(limits.buffer_bytes)
+        self._memory = memory
         self._pool = concurrent.futures.ThreadPoolExecutor(limits.part_concurrency, "tiercache-part")
 
     def close(self) -> None:
@@ -40,22 +39,21 @@ class Multipart:
         self, key: Key, source: Source, headers: Mapping[str, Any], condition: Condition, progress: Progress | None
     ) -> str:
         """Upload a local file; returns the etag. Nothing stays behind on failure."""
-        parts = plan_parts(source.size_bytes, self._limits)
+        parts = plan_parts(source.size_bytes, self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)))
         report = _serialized(progress)
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
 
             def send(upload: str, part: Part) -> str:
-                with self._budget.taken(part.length):
-                    data = read_part(fd, source, part)
+                with held_body(self._memory, fd, source, part) as body:
                     answer = self._control.call(
                         "upload_part",
                         key,
                         Key=text_of(key),
                         UploadId=upload,
                         PartNumber=part.number,
-                        Body=data,
-                        ContentMD5=base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
+                        Body=body.data,
+                        ContentMD5=base64.b64encode(body.md5).decode(),
                     )
                 report(part.length)
                 return str(answer["ETag"])

@@ -10,10 +10,10 @@ from typing import Any
 
 from tiercache.config import FetchConfig
 from tiercache.errors import Absent, Broken, Changed, Exists, NotDirectory, NotEmpty, Unsupported
+from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
 from tiercache.origins.base import Capability, Condition, Progress, Source
-from tiercache.origins.budget import ByteBudget
 from tiercache.origins.limits import Limits, Part
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, is_plain, text_of
@@ -37,12 +37,12 @@ _LINK_LIMIT_BYTES = 4096
 class S3Origin:
     """A bucket. Directories are prefixes or marker objects (``dir/``); attributes are object metadata."""
 
-    def __init__(self, bucket: str, options: S3Options, *, fetch: FetchConfig, limits: Limits) -> None:
+    def __init__(self, bucket: str, options: S3Options, *, fetch: FetchConfig, limits: Limits, memory: Memory) -> None:
         self._limits = limits
         self._session = Session(bucket, options, fetch)
         self._control = Control(self._session)
-        self._multipart = Multipart(self._control, limits)
-        self._budget = ByteBudget(limits.buffer_bytes)
+        self._multipart = Multipart(self._control, limits, memory)
+        self._memory = memory
         self._pool = concurrent.futures.ThreadPoolExecutor(fetch.concurrency, "tiercache-stat")
         self._identity = options.identity(bucket)
 
@@ -169,7 +169,7 @@ class S3Origin:
     ) -> ObjectStat:
         stored = metadata.encode(attributes, Kind.FILE, upload_id=upload_id)
         try:
-            if source.size_bytes <= self._limits.single_put_bytes:
+            if source.size_bytes <= self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)).single_put_bytes:
                 etag = self._put_file(key, source, stored, condition, progress)
             else:
                 headers = {"Metadata": stored} | _content_type(key)
@@ -183,7 +183,7 @@ class S3Origin:
     def _put_file(
         self, key: Key, source: Source, stored: Mapping[str, str], condition: Condition, progress: Progress | None
     ) -> str:
-        with self._budget.taken(source.size_bytes):
+        with self._memory.held_in_thread(Purpose.UPLOAD, source.size_bytes):
             fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = read_part(fd, source, Part(1, 0, source.size_bytes))
