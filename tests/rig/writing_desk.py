@@ -309,5 +309,6 @@ class Desk:
 
 def crash(desk: Desk) -> None:
     """Leave everything as a kill -9 would: nothing that only memory knows gets to the disk."""
+    desk.journal._pending.close()
     desk.journal._env.close()
     desk.staging.close()

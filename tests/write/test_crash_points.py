@@ -1,11 +1,13 @@
 """Stop at the n-th disk, journal or origin call for n = 1, 2, 3 …, start again, and check that nothing is lost.
 
 A stop is raised before or after the call is done, and from then on every further call fails: the rest of that run
-reaches neither disk nor origin, as after a kill -9.
+reaches neither disk nor origin, as after a kill -9. With it may go what was noted but not committed, as after the
+machine's end.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,6 +22,7 @@ from rig.writing_desk import Desk, Shelf, in_trio
 from tiercache.cache import VersionRef
 from tiercache.errors import Absent
 from tiercache.journal import ConditionKind, Journal
+from tiercache.journal.pending import Change
 from tiercache.model import StagedState
 from tiercache.origins.posix import PosixOrigin
 from tiercache.staging import Disk
@@ -77,6 +80,9 @@ def stopping_journal(power: Power) -> Callable[..., Journal]:
     class StoppingJournal(Journal):
         def _commit(self, *arguments: Any, **options: Any) -> None:
             power.run("journal commit", lambda: super(StoppingJournal, self)._commit(*arguments, **options))
+
+        def _note(self, changes: list[Change]) -> None:
+            power.run("journal note", lambda: super(StoppingJournal, self)._note(changes))
 
     return StoppingJournal
 
@@ -244,8 +250,12 @@ def wired(root: Path, power: Power) -> Desk:
     )
 
 
-def pull_the_plug(desk: Desk) -> None:
+def pull_the_plug(desk: Desk, *, notes_survive: bool = True) -> None:
     desk.journal._env.close()
+    desk.journal._pending.close()
+    if not notes_survive:
+        for path in desk.journal.directory.glob("pending.*"):
+            os.truncate(path, 0)
     desk.staging.close()
 
 
@@ -267,9 +277,12 @@ async def check(root: Path, ledger: Ledger, hint: str) -> None:
     desk.close()
 
 
+@pytest.mark.parametrize("notes_survive", [True, False], ids=["killed", "machine down"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @in_trio
-async def test_a_stop_at_any_call_loses_nothing_that_was_acknowledged(tmp_path: Path, scenario: Scenario) -> None:
+async def test_a_stop_at_any_call_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, scenario: Scenario, notes_survive: bool
+) -> None:
     stop_at = 0
     while True:
         stop_at += 1
@@ -282,7 +295,7 @@ async def test_a_stop_at_any_call_loses_nothing_that_was_acknowledged(tmp_path: 
             continue
         ledger = Ledger(desk)
         stopped = await run_until_stopped(desk, power, partial(scenario, ledger))
-        pull_the_plug(desk)
+        pull_the_plug(desk, notes_survive=notes_survive)
         await check(root, ledger, f"{scenario.__name__} stopped at call {stop_at} ({power.last})")
         if not stopped:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,129 @@ async def test_what_was_put_is_there_after_a_crash_and_what_was_dropped_is_not(t
     again.close()
 
 
+def be_killed(journal: Journal) -> None:
+    """What reached the kernel stays, nothing else happens."""
+    journal._pending.close()
+    journal._env.close()
+
+
+def notes_of(journal: Journal) -> Path:
+    """The file that has the changes which are not committed."""
+    return max(journal.directory.glob("pending.*"), key=lambda path: path.stat().st_size)
+
+
+def lose_power(journal: Journal) -> None:
+    """What was not synced is gone."""
+    for name in ("pending.0", "pending.1"):
+        os.truncate(journal.directory / name, 0)
+    be_killed(journal)
+
+
+@in_trio
+async def test_a_killed_engine_loses_no_change(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    await journal.put_many([record(1), record(2)])
+    journal.put_later(put=[record(3), record(4)], drop=[1])
+    journal.put_later(put=[record(3)._replace(key=b"moved")], drop=[4])
+    be_killed(journal)
+    again = Journal(tmp_path / "journal")
+    assert [(r.id, r.key) for r in again.records()] == [(2, record(2).key), (3, b"moved")]
+    assert again.last_id == 4
+    lose_power(again)  # they were made durable at the start
+    third = Journal(tmp_path / "journal")
+    assert [r.id for r in third.records()] == [2, 3]
+    third.close()
+
+
+@in_trio
+async def test_changes_during_a_commit_and_after_a_failed_one_survive_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    write = journal._write
+
+    def fail(*args: Any) -> None:
+        raise lmdb.Error("not now")
+
+    monkeypatch.setattr(journal, "_write", fail)
+    with pytest.raises(Broken):
+        await journal.put(record(1))
+    journal.put_later(put=[record(2)])
+    with pytest.raises(Broken):
+        await journal.flush()
+    journal.put_later(put=[record(3)])
+
+    def change_meanwhile(*args: Any) -> None:
+        write(*args)
+        trio.from_thread.run_sync(lambda: journal.put_later(put=[record(4)], drop=[3]))
+
+    monkeypatch.setattr(journal, "_write", change_meanwhile)
+    await journal.flush()
+    be_killed(journal)
+    again = Journal(tmp_path / "journal")
+    assert [r.id for r in again.records()] == [1, 2, 4]
+    again.close()
+
+
+@in_trio
+async def test_a_change_that_was_only_half_noted_when_the_engine_was_killed_did_not_happen(tmp_path: Path) -> None:
+    """Nobody was told of it."""
+    journal = Journal(tmp_path / "journal")
+    journal.put_later(put=[record(1)])
+    notes = notes_of(journal)
+    whole = notes.stat().st_size
+    journal.put_later(put=[record(2), record(3)])
+    be_killed(journal)
+    os.truncate(notes, whole + 100)
+    again = Journal(tmp_path / "journal")
+    assert [r.id for r in again.records()] == [1]
+    again.close()
+
+
+@in_trio
+async def test_what_was_pending_at_another_boot_means_nothing(tmp_path: Path) -> None:
+    """The commit is durable, the emptied file may not be."""
+    journal = Journal(tmp_path / "journal")
+    journal.put_later(put=[record(1)])
+    notes = notes_of(journal)
+    stale = notes.read_bytes()
+    await journal.drop(1)
+    journal.close()
+    boot_id = journal._boot_id
+    notes.write_bytes(stale.replace(boot_id, boot_id[::-1]))
+    again = Journal(tmp_path / "journal")
+    assert list(again.records()) == []
+    again.close()
+
+
+@in_trio
+async def test_after_a_note_that_failed_older_ones_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: what is noted must be all that happened, or nothing."""
+    journal = Journal(tmp_path / "journal")
+    await journal.put(record(1))
+    journal.put_later(put=[record(1)._replace(key=b"older")])
+    with monkeypatch.context() as full:
+        full.setattr("tiercache.journal.pending.os.write", lambda *_: 3)
+        journal.put_later(put=[record(1)._replace(key=b"newer")])
+    journal.put_later(put=[record(2)])
+    be_killed(journal)
+    again = Journal(tmp_path / "journal")
+    assert list(again.records()) == [record(1)]
+    again.put_later(put=[record(3)])
+    be_killed(again)
+    third = Journal(tmp_path / "journal")
+    assert [r.id for r in third.records()] == [1, 3]
+    third.close()
+
+
 @in_trio
 async def test_memory_is_right_before_the_disk_is(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.put_later(put=[record(1)])
     assert journal.get(1) == record(1)
-    journal._env.close()
+    lose_power(journal)
     again = Journal(tmp_path / "journal")
     assert list(again.records()) == []
     again.put_later(put=[record(2)])

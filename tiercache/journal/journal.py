@@ -10,6 +10,7 @@ import lmdb
 import trio
 
 from tiercache.errors import Broken, JournalDamaged, NoSpace
+from tiercache.journal.pending import Change, Pending
 from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
 from tiercache.metrics import Metrics
 from tiercache.model import Key, OriginId, StagedState
@@ -28,7 +29,8 @@ class Journal:
 
     ``put`` and ``drop`` change the memory copy at once and return when the change is durable. Callers that wait
     together share one commit. After a failed commit the memory copy stays as it is, every waiting caller gets the
-    error, and the next commit writes what is still owed.
+    error, and the next commit writes what is still owed. A killed engine loses no change, durable or not: see
+    ``pending``.
     """
 
     def __init__(
@@ -56,9 +58,16 @@ class Journal:
         self.rebooted = False
         """Whether the machine was started anew since the journal was last open: unsynced bytes may be gone."""
         self._env, self._rows, self._about = self._open(map_size_bytes)
+        self._boot_id = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
+        try:
+            self._pending = self._open_pending()
+        except BaseException:
+            self._env.close()
+            raise
         try:
             self._load()
         except BaseException:
+            self._pending.close()
             self._env.close()
             raise
 
@@ -113,11 +122,17 @@ class Journal:
 
     def put_later(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
         """Change the memory copy now; the disk follows with the next commit, whoever asks for it."""
+        put, drop = list(put), [staged_id for staged_id in drop if staged_id in self._records]
+        gone = [Change(staged_id, None) for staged_id in drop]
+        self._note(gone + [Change(record.id, encode(record)) for record in put])
         for staged_id in drop:
             self._forget(staged_id)
         for record in put:
             self._remember(record)
         self._changed_count += 1
+
+    def _note(self, changes: list[Change]) -> None:
+        self._pending.append(changes)
 
     async def flush(self) -> None:
         """Return when every change made before this call is durable."""
@@ -125,9 +140,9 @@ class Journal:
         async with self._committing:
             if self._durable_count >= wanted:
                 return
-            covers, owed = self._changed_count, list(self._owed)
+            covers, owed, pending = self._changed_count, list(self._owed), self._pending.commit_begins()
             self._owed.clear()
-            rows = [(i, encode(r) if (r := self._records.get(i)) is not None else None) for i in owed]
+            rows = self._rows_of(owed)
             total = len(self._records)
             # Not to be interrupted: the commit goes on in its thread anyway, and its result decides what is owed.
             with trio.CancelScope(shield=True):
@@ -137,6 +152,11 @@ class Journal:
                     self._owed = dict.fromkeys([*owed, *self._owed])
                     raise
             self._durable_count = covers
+            self._pending.committed(pending)
+
+    def _rows_of(self, staged_ids: Iterable[int]) -> list[tuple[int, bytes | None]]:
+        records = self._records
+        return [(i, encode(records[i]) if i in records else None) for i in staged_ids]
 
     def _remember(self, record: StagedRecord) -> None:
         old = self._records.get(record.id)
@@ -163,10 +183,11 @@ class Journal:
         """Close the environment. Changes that nobody flushed are written first."""
         try:
             if self._owed:
-                rows = [(i, encode(r) if (r := self._records.get(i)) is not None else None) for i in self._owed]
-                self._commit(rows, len(self._records), self.last_id)
+                self._commit(self._rows_of(self._owed), len(self._records), self.last_id)
                 self._owed.clear()
+            self._pending.clear()
         finally:
+            self._pending.close()
             self._env.close()
 
     # -- disk -----------------------------------------------------------------------------------------------------
@@ -193,8 +214,13 @@ class Journal:
             raise Broken(f"the journal {self.directory} cannot be opened: {error.strerror}") from error
         return env, rows, about
 
+    def _open_pending(self) -> Pending:
+        try:
+            return Pending(self.directory, self._boot_id)
+        except OSError as error:
+            raise Broken(f"the journal {self.directory} cannot be opened: {error.strerror}") from error
+
     def _load(self) -> None:
-        boot_id = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
         try:
             with self._env.begin() as txn:
                 about = {bytes(name): bytes(value) for name, value in txn.cursor(self._about)}
@@ -206,8 +232,23 @@ class Journal:
         elif self._staged_names():
             raise self._damaged("it is empty although there are staged files")
         self.last_id = max(self.last_id, int(about.get(b"last_id", b"0")))
-        self.rebooted = about.get(b"boot", boot_id) != boot_id
-        self._commit([], len(self._records), self.last_id, boot_id=boot_id)
+        self.rebooted = about.get(b"boot", self._boot_id) != self._boot_id
+        self._take_up_pending()
+        self._commit(self._rows_of(self._owed), len(self._records), self.last_id, boot_id=self._boot_id)
+        self._owed.clear()
+        self._pending.clear()
+
+    def _take_up_pending(self) -> None:
+        """What an engine that was killed had not committed yet."""
+        for staged_id, row in self._pending.load():
+            if row is None:
+                self._forget(staged_id)
+                self.last_id = max(self.last_id, staged_id)
+                continue
+            try:
+                self._remember(decode(row))
+            except DamagedRow as error:
+                raise self._damaged(f"a row that was not committed yet: {error}") from error
 
     def _check(self, about: dict[bytes, bytes], rows: list[tuple[bytes, bytes]]) -> None:
         if about.get(b"format") != FORMAT:
