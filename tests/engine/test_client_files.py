@@ -117,3 +117,27 @@ def test_a_mount_s_open_handle_keeps_the_old_file_when_a_client_replaces_it(grou
             assert ground.get("k") == b"new"
 
     run(scenario)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_file_that_is_being_written_keeps_its_conditions_when_its_directory_moves(
+    ground: Ground, exclusive: bool
+) -> None:
+    ground.put("old/f", b"base")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 0, "negative_ttl_s": 0}}) as (engine, names):
+            name = "g" if exclusive else "f"
+            staged, path, _ = await names.stage(ground.key(f"old/{name}"), exclusive=exclusive, keep=not exclusive)
+            await trio.Path(path).write_bytes(b"mine")
+            await names.rename(ground.key("old"), ground.key("new"))
+            ground.put(f"new/{name}", b"foreign")
+            if exclusive:
+                with pytest.raises(Exists):
+                    await names.publish(staged)
+            else:
+                await names.publish(staged)
+                assert "somebody else changed it" in (await engine.drain(30)).errors[staged]
+            assert ground.get(f"new/{name}") == b"foreign"
+
+    run(scenario)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import trio
+import trio.testing
 
 from rig.engine_ground import Ground, read_file, run, write_file
+from rig.interposed_origin import interpose
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
@@ -118,5 +123,198 @@ def test_the_other_name_shows_the_new_bytes_once_they_are_at_the_origin(posix_gr
             await drained(engine)
             assert await read_file(names, ground.key("b")) == b"new bytes"
             assert (await names.lookup(ground.key("b"))).size_bytes == 9
+
+    run(scenario)
+
+
+async def linked(ground: Ground, names: Namespace) -> None:
+    """``a`` and ``b`` are one file."""
+    await names.link((await names.lookup(ground.key("a"))).inode, ground.key("b"))
+
+
+async def publish(ground: Ground, names: Namespace, name: str, data: bytes, *, keep: bool = False) -> None:
+    """As a client does it."""
+    staged, path, _ = await names.stage(ground.key(name), exclusive=False, keep=keep)
+    async with await trio.open_file(path, "ab") as file:
+        await file.write(data)
+    await names.publish(staged)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("dirty", [False, True])
+@pytest.mark.parametrize("how", ["publish", "append", "copy", "copy dirty", "rename", "rename dirty"])
+def test_what_replaces_a_name_leaves_the_other_names_alone(
+    posix_ground: Ground, how: str, dirty: bool, restart: bool
+) -> None:
+    ground = posix_ground
+    ground.put("a", b"old")
+    ground.put("c", b"clean")
+    wanted = {"publish": b"new", "append": b"old and new", "copy": b"clean", "rename": b"clean"}.get(how, b"dirty")
+
+    async def replace() -> None:
+        async with ground.engine(profiles=NO_TTL, staging={"upload_delay_s": 60}) as (engine, names):
+            await linked(ground, names)
+            if dirty:
+                await write_file(names, ground.key("b"), b"old")
+            match how.split():
+                case ["publish"]:
+                    await publish(ground, names, "a", b"new")
+                case ["append"]:
+                    await publish(ground, names, "a", b" and new", keep=True)
+                case [operation, *more]:
+                    if more:
+                        await write_file(names, ground.key("c"), b"dirty")
+                    await getattr(names, operation)(ground.key("c"), ground.key("a"))
+            assert await read_file(names, ground.key("a")) == wanted
+            assert await read_file(names, ground.key("b")) == b"old"
+            if not restart:
+                await check(engine, names)
+
+    async def check(engine: Engine, names: Namespace) -> None:
+        await drained(engine)
+        assert (ground.get("a"), ground.get("b")) == (wanted, b"old")
+        assert await read_file(names, ground.key("a")) == wanted
+        assert await read_file(names, ground.key("b")) == b"old"
+        assert [(await names.lookup(ground.key(name))).link_count for name in "ab"] == [1, 1]
+
+    async def look() -> None:
+        async with ground.engine(profiles=NO_TTL) as (engine, names):
+            await check(engine, names)
+
+    run(replace)
+    if restart:
+        run(look)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("how", ["truncate", "write"])
+def test_what_is_written_through_an_open_file_is_written_to_all_its_names(
+    posix_ground: Ground, how: str, restart: bool
+) -> None:
+    ground = posix_ground
+    ground.put("a", b"old")
+    wanted = b"new" if how == "truncate" else b"oldnew"
+
+    async def write() -> None:
+        async with ground.engine(profiles=NO_TTL, staging={"upload_delay_s": 60}) as (engine, names):
+            await linked(ground, names)
+            inode = ground.direct.stat(ground.key("a")).file_id
+            if how == "truncate":
+                await write_file(names, ground.key("a"), b"new")
+            else:
+                handle = await names.open((await names.lookup(ground.key("b"))).inode, write=True, append=True)
+                await handle.write(0, b"new")
+                await handle.flush()
+                await handle.close()
+            if not restart:
+                await check(engine, names)
+                assert ground.direct.stat(ground.key("b")).file_id == inode
+
+    async def check(engine: Engine, names: Namespace) -> None:
+        for _ in range(2):
+            for name in "ab":
+                assert await read_file(names, ground.key(name)) == wanted
+                assert (await names.lookup(ground.key(name))).link_count == 2
+            await drained(engine)
+            assert (ground.get("a"), ground.get("b")) == (wanted, wanted)
+
+    async def look() -> None:
+        async with ground.engine(profiles=NO_TTL) as (engine, names):
+            await check(engine, names)
+
+    run(write)
+    if restart:
+        run(look)
+
+
+def test_a_catalog_tells_all_names_of_a_file_that_it_is_written(posix_ground: Ground) -> None:
+    """Clients read the catalog themselves."""
+    ground = posix_ground
+    ground.put("a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}, staging={"upload_delay_s": 60}) as (_, names):
+            await linked(ground, names)
+            await write_file(names, ground.key("a"), b"new bytes")
+            first, second = (names.tree.entry(ground.key(name)) for name in "ab")
+            assert first is not None
+            assert second is not None
+            assert (second.staged, second.size_bytes) == (first.staged, 9)
+            os.link(ground.path("a"), ground.path("c"))
+            await names.lookup(ground.key("c"))
+            third = names.tree.entry(ground.key("c"))
+            assert third is not None
+            assert (third.inode, third.staged) == (first.inode, first.staged)
+
+    run(scenario)
+
+
+def test_new_attributes_are_those_of_all_names(posix_ground: Ground) -> None:
+    ground = posix_ground
+    ground.put("a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}) as (engine, names):
+            await linked(ground, names)
+            await names.setattr((await names.lookup(ground.key("b"))).inode, mode=0o600, mtime_ns=1_000_000_000)
+            entry = await names.lookup(ground.key("a"))
+            assert (entry.mode, entry.mtime_ns) == (0o600, 1_000_000_000)
+            assert await read_file(names, ground.key("a")) == b"old"
+            handle = await names.open(entry.inode, write=True, append=True)
+            await handle.write(0, b" and new")
+            await handle.flush()
+            await handle.close()
+            await drained(engine)
+            assert (ground.get("a"), ground.get("b")) == (b"old and new", b"old and new")
+
+    run(scenario)
+
+
+def test_a_writer_waits_while_another_name_of_its_file_is_moved(posix_ground: Ground) -> None:
+    ground = posix_ground
+    ground.put("a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}) as (engine, names):
+            await linked(ground, names)
+            handle = await names.open((await names.lookup(ground.key("a"))).inode, write=True, append=True)
+            stop = interpose(names).stop("rename", afterwards=True)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: names.rename(ground.key("b"), ground.key("c")))
+                await stop.reached()
+                nursery.start_soon(handle.write, 0, b" and new")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                stop.open()
+            for _ in range(2):
+                for name in "ac":
+                    assert await read_file(names, ground.key(name)) == b"old and new"
+                    entry = names.tree.entry(ground.key(name))
+                    assert entry is not None
+                    assert bool(entry.staged) == bool(list(engine.journal.records()))
+                await handle.flush()
+                await drained(engine)
+            await handle.close()
+            assert {name: ground.get(name) for name in ground.names()} == dict.fromkeys("ac", b"old and new")
+
+    run(scenario)
+
+
+def test_a_name_that_others_replaced_leaves_the_file_its_other_names(posix_ground: Ground) -> None:
+    ground = posix_ground
+    ground.put("a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL) as (_, names):
+            await linked(ground, names)
+            inode = (await names.lookup(ground.key("a"))).inode
+            handle = await names.open(inode)
+            ground.put("a", b"another")
+            os.link(ground.path("a"), ground.path("c"))
+            assert (await names.lookup(ground.key("a"))).inode != inode
+            assert (await names.lookup(ground.key("c"))).inode == (await names.lookup(ground.key("a"))).inode
+            assert (await names.lookup(ground.key("b"))).inode == inode
+            assert [await read_file(names, ground.key(name)) for name in "abc"] == [b"another", b"old", b"another"]
+            assert bytes(await handle.read(0, 10)) == b"old"
+            await handle.close()
 
     run(scenario)

@@ -1,6 +1,6 @@
 """Random changes by a mount and by clients, uploads, evictions, crashes and foreign writes, against a simple model.
 
-Hard links have tests of their own. ``MODEL_EXAMPLES=200`` runs that many random examples instead of a few fixed ones.
+``MODEL_EXAMPLES=200`` runs that many random examples instead of a few fixed ones.
 """
 
 from __future__ import annotations
@@ -399,6 +399,18 @@ class FilesystemMachine(RuleBasedStateMachine):
     def move_file(self, choice: int, destination: str) -> None:
         self.rename(self.a_file(choice), destination, False)
 
+    @precondition(lambda self: not self.store and self.model.files)
+    @rule(choice=CHOICE, destination=FILES)
+    def link(self, choice: int, destination: str) -> None:
+        model, source = self.model, self.a_file(choice)
+        errors = (Exists,) if model.exists(destination) else self.place_errors(destination)
+        inode = self.inode(source)
+        with self.expect(*errors):
+            self.loop.run(self.names.link, inode, self.key(destination))
+        if not errors:
+            model.files[destination] = model.files[source]
+            self.acknowledge(model.files[source])
+
     @rule(source=PATHS, destination=PATHS, no_replace=st.booleans())
     def move(self, source: str, destination: str, no_replace: bool) -> None:
         self.rename(source, destination, no_replace)
@@ -476,7 +488,9 @@ class FilesystemMachine(RuleBasedStateMachine):
         if errors:
             return
         old = model.files.get(path)
-        if old is not None and exclusive:
+        if path in model.directories:
+            errors = (IsDirectory,)
+        elif old is not None and exclusive:
             errors = (Exists,)
         with self.expect(*errors):
             staged, staging_path, size = self.loop.run(

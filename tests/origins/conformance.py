@@ -49,9 +49,15 @@ class Subject:
         condition: Condition = ALWAYS,
         upload_id: str = "",
         attributes: Attributes | None = None,
+        in_place: bool = False,
     ) -> ObjectStat:
         return self.origin.write(
-            self.key(name), self.source(data), attributes=attributes, condition=condition, upload_id=upload_id
+            self.key(name),
+            self.source(data),
+            attributes=attributes,
+            condition=condition,
+            upload_id=upload_id,
+            in_place=in_place,
         )
 
     def content(self, name: bytes) -> bytes:
@@ -321,7 +327,9 @@ class OriginConformance:
         two = subject.origin.link(subject.key(b"one"), subject.key(b"two"))
         one = subject.origin.stat(subject.key(b"one"))
         assert (two.link_count, two.file_id, two.etag) == (2, one.file_id, one.etag)
-        subject.write(b"two", b"new bytes for both")
+        subject.write(b"two", b"new bytes for both", in_place=True)
+        assert subject.content(b"one") == b"new bytes for both"
+        subject.write(b"two", b"another file")
         assert subject.content(b"one") == b"new bytes for both"
 
     def test_rename(self, subject: Subject) -> None:

@@ -24,6 +24,7 @@ from tiercache.errors import (
 )
 from tiercache.model import SPECIAL_KINDS, Attributes, Kind
 from tiercache.origins import ALWAYS, Source
+from tiercache.origins.base import unfinished
 from tiercache.origins.posix import PosixOrigin
 from tiercache.origins.posix_calls import classify
 
@@ -34,11 +35,24 @@ def key_of(path: Path) -> bytes:
     return os.fsencode(path).lstrip(b"/")
 
 
-def write(path: Path, data: bytes, *, upload_id: str = "mine", attributes: Attributes | None = None) -> None:
+def write(
+    path: Path,
+    data: bytes,
+    *,
+    upload_id: str = "mine",
+    attributes: Attributes | None = None,
+    in_place: bool = False,
+    size_bytes: int | None = None,
+) -> None:
     source = path.parent.parent / "source"
     source.write_bytes(data)
     ORIGIN.write(
-        key_of(path), Source(str(source), len(data)), attributes=attributes, condition=ALWAYS, upload_id=upload_id
+        key_of(path),
+        Source(str(source), len(data) if size_bytes is None else size_bytes),
+        attributes=attributes,
+        condition=ALWAYS,
+        upload_id=upload_id,
+        in_place=in_place,
     )
 
 
@@ -94,6 +108,27 @@ def test_a_source_that_is_too_short_changes_nothing(tree: Path) -> None:
             key_of(tree / "file"), Source(str(source), 100), attributes=None, condition=ALWAYS, upload_id="mine"
         )
     assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"old")]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_only_a_write_in_place_reaches_the_other_names_of_a_file(tree: Path, in_place: bool) -> None:
+    (tree / "one").write_bytes(b"old")
+    os.link(tree / "one", tree / "two")
+    write(tree / "one", b"new bytes", in_place=in_place)
+    assert (tree / "one").read_bytes() == b"new bytes"
+    assert (tree / "two").read_bytes() == (b"new bytes" if in_place else b"old")
+    assert os.path.samefile(tree / "one", tree / "two") == in_place
+
+
+def test_a_torn_write_in_place_is_told_as_such(tree: Path) -> None:
+    (tree / "one").write_bytes(b"old")
+    os.link(tree / "one", tree / "two")
+    with pytest.raises(Broken):
+        write(tree / "one", b"half", in_place=True, size_bytes=8)
+    assert ORIGIN.stat(key_of(tree / "two")).upload_id == unfinished("mine")
+    write(tree / "one", b"whole", in_place=True)
+    assert ORIGIN.stat(key_of(tree / "two")).upload_id == "mine"
+    assert (tree / "two").read_bytes() == b"whole"
 
 
 def test_a_write_without_attributes_keeps_mode_and_owner(tree: Path) -> None:

@@ -38,6 +38,10 @@ class Ground:
     def key(self, name: str) -> Key:
         return self.root + b"/" + os.fsencode(name)
 
+    def path(self, name: str) -> str:
+        """Where a file tree has the file."""
+        return "/" + os.fsdecode(self.key(name))
+
     @asynccontextmanager
     async def started(self, **settings: Any) -> AsyncIterator[Engine]:
         """A started engine that nobody has attached an origin to; stopped, not drained, at the end."""

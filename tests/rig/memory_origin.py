@@ -87,6 +87,7 @@ class MemoryOrigin:
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         with open(source.path, "rb") as file:

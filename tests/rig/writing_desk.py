@@ -93,6 +93,7 @@ class SwitchedOrigin:
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         self._enter(key)
@@ -112,6 +113,7 @@ class SwitchedOrigin:
                 attributes=attributes,
                 condition=condition,
                 upload_id=upload_id,
+                in_place=in_place,
                 progress=progress if self.stoppable else None,
             )
             if self.hold_landed:
@@ -248,6 +250,7 @@ class Desk:
         condition: ConditionKind = ConditionKind.ALWAYS,
         published: bool = True,
         profile: str = "general",
+        in_place: bool = False,
     ) -> int:
         """A staged file with a durable record, still open for writing. The record comes after the bytes: a crash
         between them must not leave a published half."""
@@ -267,6 +270,7 @@ class Desk:
                 attributes=ATTRIBUTES,
                 file_inode=file.inode,
                 profile=profile,
+                in_place=in_place,
             )
         )
         return file.id

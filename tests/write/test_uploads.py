@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from tiercache.checksum import block_checksums
 from tiercache.errors import Absent, Broken, Busy, Changed, Conflict, Denied, UploadFailed
 from tiercache.journal import ConditionKind
 from tiercache.model import StagedState
+from tiercache.origins.base import unfinished
+from tiercache.origins.posix_attributes import UPLOAD_XATTR
 
 
 @in_trio
@@ -49,6 +52,27 @@ async def test_a_file_that_the_cache_does_not_admit_is_removed_from_staging(desk
         await desk.write_back.wait(await desk.save("a", b"bytes"))
     assert desk.staged_names() == set()
     assert desk.staging.used_bytes == 0
+
+
+@in_jumping_time
+async def test_a_write_in_place_that_was_torn_is_taken_up_again(desk: Desk) -> None:
+    (desk.files / "a").write_bytes(b"old")
+    os.link(desk.files / "a", desk.files / "b")
+
+    def tear() -> None:
+        desk.origin.before_write = lambda: None
+        os.setxattr(desk.files / "a", UPLOAD_XATTR, unfinished(desk.record(staged_id).upload_id).encode())
+        (desk.files / "a").write_bytes(b"by")
+        raise Busy("interrupted")
+
+    desk.origin.before_write = tear
+    async with desk.running():
+        staged_id = await desk.stage(
+            "a", b"bytes", condition=ConditionKind.IF_MATCH, base_etag=desk.etag("a"), in_place=True
+        )
+        await desk.write_back.seal(staged_id)
+        await desk.write_back.wait(staged_id)
+    assert desk.objects() == {"a": b"bytes", "b": b"bytes"}
 
 
 @in_trio

@@ -8,7 +8,7 @@ from tiercache.engine.names import Names
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Unsupported
-from tiercache.model import Attributes, Entry, Key, Kind, parent_of, version_id
+from tiercache.model import Attributes, Entry, Key, Kind, parent_of
 from tiercache.origins.base import Capability
 
 
@@ -24,7 +24,7 @@ class AttributeChanges:
     async def set_attributes(self, key: Key, attributes: Attributes) -> Entry:
         """Store new attributes: in the journal for a dirty file, at the origin for a clean one."""
         tree = self._tree
-        async with tree.names.hold(key):
+        async with tree.hold(key):
             entry = await self._names.lookup(key)
             if not self._need_upload(entry):
                 try:
@@ -44,7 +44,7 @@ class AttributeChanges:
         tree = self._tree
         if not tree.can(Capability.SET_ATTRIBUTES):
             # The origin has no place for them: they last as long as the catalog knows this version.
-            return tree.put(key, with_attributes(entry, attributes))
+            return tree.put_names(key, with_attributes(entry, attributes))
         try:
             stat = await tree.call(tree.origin.set_attributes, key, attributes, entry.etag)
         except Absent:
@@ -55,13 +55,9 @@ class AttributeChanges:
         if stat.attributes is None:
             changed = with_attributes(changed, attributes)
         if entry.kind is Kind.FILE:
+            changed = changed._replace(link_count=max(changed.link_count, entry.link_count))
             self._files.rebind(key, entry, key, changed)
-        tree.put(key, changed)
-        for name in tree.names_of(entry.inode):
-            if name != key:
-                # The other names of a hard-linked file are the same inode.
-                version = version_id(tree.origin_id, name, changed.etag) if changed.version else changed.version
-                tree.put(name, changed._replace(version=version))
+        tree.put_names(key, changed)
         live = tree.live.get(entry.inode)
         if live is not None:
             live.entry = changed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.entries import absent_entry, entry_of, now_ns, with_attributes
-from tiercache.engine.files import Files
 from tiercache.engine.names import Names, show
+from tiercache.engine.parting import Parting
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, Unsupported
@@ -17,11 +17,11 @@ from tiercache.writeback import WriteBack
 class Changes:
     """The operations that make and remove names; ``renames`` moves them."""
 
-    def __init__(self, tree: Tree, names: Names, files: Files, writes: Writes, writeback: WriteBack) -> None:
+    def __init__(self, tree: Tree, names: Names, writes: Writes, parting: Parting, writeback: WriteBack) -> None:
         self._tree = tree
         self._names = names
-        self._files = files
         self._writes = writes
+        self._parting = parting
         self._writeback = writeback
 
     # -- making -------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class Changes:
     async def mkdir(self, key: Key, attributes: Attributes) -> Entry:
         """Make a directory: a real one, or a marker object where directories are prefixes."""
         tree = self._tree
-        async with tree.names.hold(key):
+        async with tree.hold(key):
             await self._require_new(key)
             stat = await tree.call(tree.origin.make_directory, key, attributes)
             tree.kept_directories.discard(key)
@@ -37,7 +37,7 @@ class Changes:
 
     async def symlink(self, key: Key, target: bytes, attributes: Attributes) -> Entry:
         tree = self._tree
-        async with tree.names.hold(key):
+        async with tree.hold(key):
             await self._require_new(key)
             stat = await tree.call(tree.origin.symlink, key, target, attributes)
             return self._made(key, stat, attributes)
@@ -47,7 +47,7 @@ class Changes:
         tree = self._tree
         if not tree.can(Capability.SPECIAL_FILES):
             raise Unsupported(f"{show(key)}: this origin holds no pipes, sockets or devices")
-        async with tree.names.hold(key):
+        async with tree.hold(key):
             await self._require_new(key)
             stat = await tree.call(tree.origin.make_special, key, kind, device, attributes)
             return self._made(key, stat, attributes)
@@ -57,7 +57,7 @@ class Changes:
         tree = self._tree
         if not tree.can(Capability.HARD_LINKS):
             raise Unsupported(f"{show(target)}: this origin has no hard links")
-        async with tree.names.hold(source, target):
+        async with tree.hold(source, target):
             return await self._link_held(source, target)
 
     async def _link_held(self, source: Key, target: Key) -> Entry:
@@ -71,13 +71,12 @@ class Changes:
             await self._writes.write_through(source)
             entry = await self._names.lookup(source)
         stat = await tree.call(tree.origin.link, source, target)
-        tree.live.links.setdefault(entry.inode, {source}).update({source, target})
+        tree.link_inode(stat, entry.inode)
         linked = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=None, at_ns=now_ns())
-        for name in {*tree.names_of(entry.inode), source, target}:
-            known = tree.entry(name)
-            if name == target or (known is not None and known.inode == entry.inode):
-                version = known.version if known is not None and name != target else linked.version
-                tree.put(name, linked._replace(version=version))
+        tree.put_names(target, linked)
+        live = tree.live.get(entry.inode)
+        if live is not None:
+            live.entry = live.entry._replace(link_count=linked.link_count, ctime_ns=linked.ctime_ns)
         tree.touch_directory(parent_of(target))
         tree.changed(target)
         return linked
@@ -104,7 +103,7 @@ class Changes:
 
     async def unlink(self, key: Key, *, keep_directory: bool) -> None:
         """Remove a file or symlink: its object is deleted, its staged bytes are cancelled."""
-        async with self._tree.names.hold(key):
+        async with self._tree.hold(key):
             await self._unlink_held(key, keep_directory=keep_directory)
 
     async def _unlink_held(self, key: Key, *, keep_directory: bool) -> None:
@@ -112,14 +111,13 @@ class Changes:
         entry = await self._names.lookup(key)
         if entry.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
-        entry = await self._writes.part(key, entry)
-        live = tree.live.get(entry.inode)
-        if live is not None:
-            await self._files.keep_readable(live)
+        entry = await self._parting.prepare(key, entry)
         await self._remove_object(key, entry)
         if keep_directory:
             self.keep(parent_of(key))
-        self.forget_name(key, entry)
+        tree.put(key, absent_entry(now_ns()))
+        self._parting.done(key, entry)
+        self._parting.drop(entry)
         if not keep_directory:
             tree.doubt_parents(key)
 
@@ -138,44 +136,11 @@ class Changes:
         if directory and not self._tree.can(Capability.EMPTY_DIRECTORIES):
             self._tree.kept_directories.add(directory)
 
-    def forget_name(self, key: Key, entry: Entry) -> None:
-        """The name is gone; its inode lives on for its open handles."""
-        tree = self._tree
-        others = [name for name in tree.names_of(entry.inode) if name != key]
-        tree.put(key, absent_entry(now_ns()))
-        if others:
-            self._drop_link(key, entry, others)
-        else:
-            tree.place_staged(entry.inode, None)
-            live = tree.live.get(entry.inode)
-            if live is not None and live.key == key:
-                live.key = None
-                live.entry = live.entry._replace(link_count=0, ctime_ns=now_ns())
-                if live.staged is not None and not live.handles:
-                    self._writes.drop_staged(live)
-                tree.live.release(live)
-        tree.touch_directory(parent_of(key))
-        tree.changed(key, entry.inode)
-
-    def _drop_link(self, key: Key, entry: Entry, others: list[Key]) -> None:
-        tree = self._tree
-        tree.live.links.get(entry.inode, set()).discard(key)
-        for name in others:
-            known = tree.entry(name)
-            if known is not None and known.inode == entry.inode:
-                left = max(1, entry.link_count - 1)
-                tree.put(name, known._replace(link_count=left, ctime_ns=now_ns()))
-                live = tree.live.get(entry.inode)
-                if live is not None and live.key == key:
-                    live.key = name
-        if len(others) == 1:
-            tree.live.links.pop(entry.inode, None)
-
     async def rmdir(self, key: Key) -> None:
         """Remove an empty directory."""
         if not key:
             raise InvalidArgument("the root of an origin cannot be removed")
-        async with self._tree.names.hold(key):
+        async with self._tree.hold(key):
             await self._rmdir_held(key)
 
     async def _rmdir_held(self, key: Key) -> None:
@@ -202,7 +167,7 @@ class Changes:
 
     async def remove_tree(self, directory: Key) -> None:
         """Delete everything below ``directory`` and itself, names without a POSIX spelling included."""
-        async with self._tree.names.hold(directory):
+        async with self._tree.hold(directory):
             await self._remove_tree_held(directory)
 
     async def _remove_tree_held(self, directory: Key) -> None:

@@ -8,6 +8,7 @@ from tiercache.engine.entries import attributes_of, now_ns, staged_entry
 from tiercache.engine.files import Files
 from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names, require_bytes, show
+from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
@@ -21,11 +22,12 @@ from tiercache.staging import StagedFile
 class ClientFiles:
     """Stage, publish and discard, by staged id."""
 
-    def __init__(self, tree: Tree, names: Names, files: Files, writes: Writes, parts: Parts) -> None:
+    def __init__(self, tree: Tree, names: Names, files: Files, writes: Writes, parting: Parting, parts: Parts) -> None:
         self._tree = tree
         self._names = names
         self._files = files
         self._writes = writes
+        self._parting = parting
         self._staging = parts.staging
         self._journal = parts.journal
         self._writeback = parts.writeback
@@ -103,7 +105,7 @@ class ClientFiles:
         """The client closed its file: it replaces the name, at once here and later at the origin."""
         while True:
             key = self._record(staged_id).key
-            async with self._tree.names.hold(key):
+            async with self._tree.hold(key):
                 record = self._record(staged_id)
                 if record.key == key:  # else its directory was moved while we waited
                     entry = await self._publish_held(record)
@@ -125,10 +127,7 @@ class ClientFiles:
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
         if replaced is not None:
-            replaced = await self._writes.part(key, replaced)
-        older = self._tree.live.get(replaced.inode) if replaced is not None else None
-        if older is not None:
-            await self._files.keep_readable(older)
+            replaced = await self._parting.prepare(key, replaced)
         at_ns = now_ns()
         attributes = record.attributes or Attributes(0o644, os.getuid(), os.getgid(), at_ns)
         entry = staged_entry(
@@ -137,14 +136,11 @@ class ClientFiles:
             staged=staged.id,
             size_bytes=staged.size_bytes,
         )
-        if replaced is not None:
-            self._tree.place_staged(replaced.inode, None)
-        if older is not None:
-            # In one step with the new entry: the older upload may end any time, and must not take the name back.
-            others = [name for name in self._tree.names_of(older.inode) if name != key]
-            older.key = others[0] if others else None
-            older.entry = older.entry._replace(link_count=len(others))
+        older = self._tree.live.get(replaced.inode) if replaced is not None else None
         live = self._files.enter_staged(key, entry._replace(etag=record.base_etag), staged)
+        if replaced is not None:
+            # In one step with the new entry: the older upload may end any time, and must not take the name back.
+            self._parting.done(key, replaced)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
         await self._writes.seal_closed(live, staged)
         if replaced is not None:
@@ -159,7 +155,7 @@ class ClientFiles:
         if record is not None and not on_its_way:
             await self._writeback.cancel(record.id, wait=False)
         if older is not None:
-            if not older.handles:
+            if older.key is None and not older.handles:
                 older.staged = None
             self._tree.live.release(older)
 

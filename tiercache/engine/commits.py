@@ -5,9 +5,10 @@ from __future__ import annotations
 from tiercache.engine.entries import entry_of, now_ns, staged_entry, with_attributes
 from tiercache.engine.live import LiveInode
 from tiercache.engine.tree import Tree
-from tiercache.journal import StagedRecord
-from tiercache.model import Attributes, Entry, ObjectStat, parent_of, version_id
+from tiercache.journal import Journal, StagedRecord
+from tiercache.model import Attributes, Entry, ObjectStat, parent_of
 from tiercache.staging import StagedFile
+from tiercache.writeback.succession import based_on, is_being_written_after
 
 
 def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
@@ -29,11 +30,7 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
         entry = with_attributes(entry, record.attributes)
     names = tree.names_of(record.inode)
     entry = entry._replace(link_count=max(1, len(names), old.link_count if old is not None else 0))
-    tree.put(record.key, entry)
-    for name in names:
-        if name != record.key:
-            # The other names of a hard-linked file have the new bytes as well.
-            tree.put(name, entry._replace(version=version_id(tree.origin_id, name, entry.etag)))
+    tree.put_names(record.key, entry)
     tree.place_staged(record.inode, None)
     tree.generations[parent_of(record.key)] += 1
     if live is not None:
@@ -46,6 +43,14 @@ def commit(tree: Tree, record: StagedRecord, stat: ObjectStat) -> Entry | None:
     return entry
 
 
+def rebase(tree: Tree, journal: Journal, record: StagedRecord, stat: ObjectStat) -> None:
+    """What clients write at the other names of a hard-linked file stands on the committed bytes too. The write-back
+    sees to ``record``'s own name."""
+    names = [name for name in tree.names_of(record.inode) if name != record.key]
+    written = [other for name in names for other in journal.at(record.origin, name)]
+    journal.put_later(put=[based_on(r, record, stat) for r in written if is_being_written_after(r, record)])
+
+
 def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     """Bring back the name and inode of a staged file that an earlier engine left in the journal, in the order in which
     the files took their names."""
@@ -53,8 +58,9 @@ def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     entry = staged_entry(attributes, record.inode, staged=record.id, size_bytes=staged.size_bytes)
     entry = entry._replace(etag=record.base_etag)
     _unlink_older(tree, record)
+    names = {record.key, *tree.names_of(record.inode)}
     tree.place_staged(record.inode, record.key)
-    tree.put(record.key, entry)
+    entry = tree.put_names(record.key, entry._replace(link_count=len(names)))
     live = tree.live.obtain(record.inode, record.key, entry)
     live.staged = staged
     return live

@@ -16,7 +16,7 @@ from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, ProfileName
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
-from tiercache.engine.commits import commit, restore
+from tiercache.engine.commits import commit, rebase, restore
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
@@ -216,6 +216,7 @@ class Engine:
         tree = self.trees.get(record.origin)
         if tree is not None:
             commit(tree, record, stat)
+            rebase(tree, self.journal, record, stat)
 
     def holds_work(self) -> bool:
         """Whether something is mounted, or staged bytes still have to reach an origin."""

@@ -69,7 +69,7 @@ class Files:
         self, key: Key, attributes: Attributes, *, exclusive: bool, truncate: bool, append: bool
     ) -> tuple[Entry, Handle]:
         """Open for writing, and make the file if there is none."""
-        async with self._tree.names.hold(key):
+        async with self._tree.hold(key):
             if await self._names.find(key) is None:
                 parent = await self._names.lookup(parent_of(key))
                 if parent.kind is not Kind.DIRECTORY:

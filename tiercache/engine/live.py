@@ -59,8 +59,6 @@ class LiveTable:
 
     def __init__(self) -> None:
         self._by_inode: dict[int, LiveInode] = {}
-        # Second names of hard-linked inodes; the catalog remembers only one name per inode.
-        self.links: dict[int, set[Key]] = {}
 
     def get(self, inode: int) -> LiveInode | None:
         return self._by_inode.get(inode)

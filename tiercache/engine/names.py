@@ -77,12 +77,17 @@ class Names:
             return old
         if stat is None:
             return self._remember_absence(key, old, at_ns)
-        entry = entry_of(stat, origin=tree.origin_id, inode=self._inode_of(stat, old), old=old, at_ns=at_ns)
+        entry = self._entry_of(stat, old, at_ns)
         tree.put(key, entry)
-        if old is not None and old.kind is not Kind.ABSENT and (old.etag != entry.etag or old.kind is not entry.kind):
+        if old is not None and old.kind is not Kind.ABSENT and _is_another(old, entry):
             tree.replaced(key, old)
             tree.changed(key, old.inode)
         return entry
+
+    def _entry_of(self, stat: ObjectStat, old: Entry | None, at_ns: int) -> Entry:
+        tree = self._tree
+        inode = self._inode_of(stat, old)
+        return tree.with_staged(entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns))
 
     def _remember_absence(self, key: Key, old: Entry | None, at_ns: int) -> Entry:
         tree = self._tree
@@ -99,22 +104,23 @@ class Names:
 
     def _inode_of(self, stat: ObjectStat, old: Entry | None) -> int:
         tree = self._tree
-        if stat.link_count > 1 and stat.kind is Kind.FILE and (old is None or old.kind is not Kind.FILE):
-            # Another name of the same file may be known already; hard links share their inode id.
-            for inode, keys in tree.live.links.items():
-                for other in keys:
-                    entry = tree.entry(other)
-                    if entry is not None and entry.etag == stat.etag and entry.kind is Kind.FILE:
-                        keys.add(stat.key)
-                        return inode
-            inode = tree.catalog.new_inode()
-            tree.live.links.setdefault(inode, set()).add(stat.key)
-            return inode
+        if stat.link_count > 1 and stat.kind is Kind.FILE:
+            return self._inode_of_linked(stat, old)
         replaced = old is not None and old.kind is Kind.FILE and stat.kind is Kind.FILE and old.etag != stat.etag
-        if replaced and stat.link_count == 1:
+        if replaced:
             # Another version is another inode: the kernel has one size for each, and an open handle reads one version.
             return tree.catalog.new_inode()
         return tree.inode_for(old, stat.kind)
+
+    def _inode_of_linked(self, stat: ObjectStat, old: Entry | None) -> int:
+        """Hard links share their inode id, whichever name was known first."""
+        tree = self._tree
+        inode = tree.linked_inode(stat)
+        if not inode:
+            same = old is not None and (old.etag == stat.etag or old.inode == tree.linked.get(stat.file_id))
+            inode = old.inode if same and old is not None and old.kind is Kind.FILE else tree.catalog.new_inode()
+        tree.link_inode(stat, inode)
+        return inode
 
     def _fresh(self, entry: Entry, at_ns: int) -> bool:
         return is_fresh(entry, self._profile.ttl_s, self._profile.negative_ttl_s, at_ns)
@@ -188,8 +194,7 @@ class Names:
             if name in entries and entries[name].kind is Kind.DIRECTORY:
                 continue
             old = known.get(name)
-            inode = self._inode_of(stat, old)
-            entries[name] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
+            entries[name] = self._entry_of(stat, old, at_ns)
         for name in self._directories_only_here(directory):
             if name not in entries:
                 old = known.get(name)
@@ -214,7 +219,7 @@ class Names:
         after = dict(stored)
         for name, old in before.items():
             new = after.get(name)
-            if new is None or new.etag != old.etag or new.kind is not old.kind:
+            if new is None or _is_another(old, new):
                 tree.superseded(old)
                 tree.replaced(join(directory, name), old)
                 for listener in tree.listeners:
@@ -262,8 +267,7 @@ class Names:
                 if old.kind is not Kind.ABSENT:
                     found[stat.key] = old
                 continue
-            inode = self._inode_of(stat, old)
-            found[stat.key] = entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns)
+            found[stat.key] = self._entry_of(stat, old, at_ns)
         return found
 
     def _remember_listings(self, directory: Key, found: dict[Key, Entry], listed_ns: int) -> None:
@@ -309,6 +313,11 @@ def require_bytes(key: Key, entry: Entry) -> None:
 
 def _is_posix_name(name: bytes) -> bool:
     return b"/" not in name and bool(name) and has_posix_spelling(name)
+
+
+def _is_another(old: Entry, new: Entry) -> bool:
+    """Whether the name stands for another version, file or kind of thing than before."""
+    return old.etag != new.etag or old.kind is not new.kind or old.inode != new.inode
 
 
 def show(key: Key) -> str:

@@ -13,6 +13,7 @@ from tiercache.engine.files import Files
 from tiercache.engine.handle import Handle
 from tiercache.engine.live import live_entry
 from tiercache.engine.names import Names, show
+from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
 from tiercache.engine.renames import Renames
 from tiercache.engine.tree import ChangeListener, Tree
@@ -35,9 +36,12 @@ class Namespace:
         self.names = Names(tree, profile)
         self.writes = Writes(tree, self.names, profile, parts)
         self.files = Files(tree, self.names, self.writes, parts)
-        self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parts)
-        self.changes = Changes(tree, self.names, self.files, self.writes, parts.writeback)
-        self.renames = Renames(tree, self.names, self.files, self.writes, self.client_files, self.changes, parts)
+        parting = Parting(tree, self.names, self.files, self.writes)
+        self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parting, parts)
+        self.changes = Changes(tree, self.names, self.writes, parting, parts.writeback)
+        self.renames = Renames(
+            tree, self.names, self.files, self.writes, self.client_files, self.changes, parting, parts
+        )
         self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)
 

@@ -14,6 +14,7 @@ from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.entries import absent_entry, directory_entry, entry_of, now_ns
 from tiercache.engine.files import Files
 from tiercache.engine.names import Names, require_bytes, show
+from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
@@ -34,6 +35,7 @@ class Renames:
         writes: Writes,
         client_files: ClientFiles,
         changes: Changes,
+        parting: Parting,
         parts: Parts,
     ) -> None:
         self._tree = tree
@@ -42,6 +44,7 @@ class Renames:
         self._writes = writes
         self._client_files = client_files
         self._changes = changes
+        self._parting = parting
         self._journal = parts.journal
         self._writeback = parts.writeback
 
@@ -50,7 +53,7 @@ class Renames:
         if source == target:
             await self._names.lookup(source)
             return
-        async with self._tree.names.hold(source, target):
+        async with self._tree.hold(source, target):
             await self._rename_held(
                 source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
             )
@@ -78,7 +81,6 @@ class Renames:
         if entry.kind is Kind.DIRECTORY:
             await self._rename_directory(source, target, replaced)
         else:
-            entry = await self._writes.part(source, entry)
             await self._rename_file(source, target, entry, replaced)
         if keep_directory:
             self._changes.keep(parent_of(source))
@@ -115,21 +117,18 @@ class Renames:
             tree.catalog.drop_tree(tree.origin_id, key)
             tree.put(key, now._replace(checked_ns=0))
             live = tree.live.get(now.inode)
-            if live is not None:
+            if live is not None and live.key in (source, target):
                 live.key = key
             tree.changed(key, now.inode)
 
     # -- files --------------------------------------------------------------------------------------
 
     async def _rename_file(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
-        tree = self._tree
         if replaced is not None:
             if replaced.kind is Kind.DIRECTORY:
                 raise IsDirectory(f"{show(target)}: is a directory")
-            replaced = await self._writes.part(target, replaced)
-            live = tree.live.get(replaced.inode)
-            if live is not None:
-                await self._files.keep_readable(live)
+            replaced = await self._parting.prepare(target, replaced)
+        entry = await self._parting.settle(source, entry)
         if entry.staged:
             await self._move_staged(source, target, entry, replaced)
         else:
@@ -138,17 +137,12 @@ class Renames:
     async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         """A dirty file moves in the journal; what the origin has under the old name goes."""
         tree = self._tree
-        if replaced is not None and replaced.link_count > 1:
-            # The origin writes a file with several names in place: the others would get our bytes.
-            await ignoring(Absent, tree, tree.origin.delete, target)
         if not await self._writeback.rename(entry.staged, target):
             # Its upload ended just now: it is a clean object, to be moved as one.
             await self._move_object(source, target, await self._names.lookup(source), replaced)
             return
-        if replaced is not None:
-            self._changes.forget_name(target, replaced)
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
-        self._move_name(source, target, entry, moved)
+        self._move_name(source, target, moved, replaced)
         await ignoring(Absent, tree, tree.origin.delete, source)
 
     async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
@@ -162,11 +156,9 @@ class Renames:
         if not tree.can(Capability.RENAME):
             # By its etag: what somebody else wrote since the copy stays.
             await ignoring(Absent, tree, tree.origin.delete, source, entry.etag)
-        if replaced is not None:
-            self._changes.forget_name(target, replaced)
         moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
         self._files.rebind(source, entry, target, moved)
-        self._move_name(source, target, entry, moved)
+        self._move_name(source, target, moved, replaced)
 
     @asynccontextmanager
     async def _giving_way(self, replaced: Entry | None) -> AsyncIterator[None]:
@@ -193,20 +185,20 @@ class Renames:
                 with suppress(TierCacheError):  # told at the file's next fsync or close, not instead of the failure
                     await self._writes.seal_held(live)
 
-    def _move_name(self, source: Key, target: Key, entry: Entry, moved: Entry) -> None:
+    def _move_name(self, source: Key, target: Key, moved: Entry, replaced: Entry | None) -> None:
         tree = self._tree
         if moved.staged:
-            tree.place_staged(entry.inode, target)
+            tree.place_staged(moved.inode, target)
+        # The new name first, and never absent: who reads the catalog in between finds the file under both.
+        tree.put_names(target, moved)
         tree.put(source, absent_entry(now_ns()))
-        tree.put(target, moved)
-        names = tree.live.links.get(entry.inode)
-        if names is not None:
-            names.discard(source)
-            names.add(target)
-        live = tree.live.get(entry.inode)
-        if live is not None:
+        live = tree.live.get(moved.inode)
+        if live is not None and live.key == source:
             live.key = target
             live.entry = moved
+        if replaced is not None:
+            self._parting.done(target, replaced)
+            self._parting.drop(replaced)
 
     # -- directories --------------------------------------------------------------------------------
 
@@ -230,7 +222,9 @@ class Renames:
             else:
                 etags = await self._move_objects(source, target, dirty={r.key for r in dirty if r.published})
             for record in dirty:
-                await self._writeback.rename(record.id, _moved_key(record.key, source, target))
+                moved = _moved_key(record.key, source, target)
+                base_etag = record.base_etag if tree.can(Capability.RENAME) else etags.get(moved, "")
+                await self._writeback.rename(record.id, moved, base_etag=base_etag)
             self._move_tree(source, target, etags)
         finally:
             with trio.CancelScope(shield=True):
@@ -302,7 +296,7 @@ class Renames:
 
     async def copy(self, source: Key, target: Key) -> Entry:
         """Copy a file inside the origin; staged bytes go there first, so that the copy is of the newest."""
-        async with self._tree.names.hold(target):
+        async with self._tree.hold(target):
             entry = await self._names.lookup(source)
             require_bytes(source, entry)
             if source == target:
@@ -317,16 +311,14 @@ class Renames:
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(target)}: is a directory")
         if replaced is not None:
-            replaced = await self._writes.part(target, replaced)
-        live = tree.live.get(replaced.inode) if replaced is not None else None
-        if live is not None:
-            await self._files.keep_readable(live)
+            replaced = await self._parting.prepare(target, replaced)
         async with self._giving_way(replaced):
             stat = await tree.call(tree.origin.copy, source, target, entry.etag)
-        if replaced is not None:
-            self._changes.forget_name(target, replaced)
         made = entry_of(stat, origin=tree.origin_id, inode=tree.catalog.new_inode(), old=None, at_ns=now_ns())
         tree.put(target, made)
+        if replaced is not None:
+            self._parting.done(target, replaced)
+            self._parting.drop(replaced)
         tree.touch_directory(parent_of(target))
         tree.changed(target, replaced.inode if replaced else 0)
         return made

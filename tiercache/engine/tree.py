@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
 
@@ -12,14 +13,17 @@ import trio
 from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import directory_entry, now_ns
-from tiercache.engine.live import LiveTable
+from tiercache.engine.live import LiveTable, live_entry
 from tiercache.engine.name_locks import NameLocks
 from tiercache.journal import OriginSource
-from tiercache.model import Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of
+from tiercache.model import Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of, version_id
 from tiercache.origins.base import Capability, Origin
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+LINKED_LIMIT = 1_000_000
+"""Files with several names whose inode is remembered apart from the catalog."""
 
 ChangeListener = Callable[[Key, int], None]
 
@@ -50,7 +54,10 @@ class Tree:
     live: LiveTable = field(default_factory=LiveTable)
 
     names: NameLocks = field(default_factory=NameLocks)
-    """Held by whoever changes a name."""
+    """Held by whoever changes a name; see ``hold``."""
+
+    linked: dict[int, int] = field(default_factory=dict)
+    """The inode of files that have several names, by the origin's own number for them."""
 
     staged_names: dict[int, Key] = field(default_factory=dict)
     """The name of each inode that has staged bytes; changed by ``place_staged`` alone."""
@@ -74,6 +81,24 @@ class Tree:
     async def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking origin call in a worker thread. A cancelled caller leaves the thread to its timeout."""
         return await trio.to_thread.run_sync(function, *args, limiter=self.threads, abandon_on_cancel=True)
+
+    @asynccontextmanager
+    async def hold(self, *keys: Key) -> AsyncIterator[None]:
+        """Hold names, until the block ends, and with one name of a hard-linked file all of its names."""
+        while True:
+            names = self._with_links(keys)
+            async with self.names.hold(*names):
+                if self._with_links(keys) <= names:
+                    yield
+                    return
+
+    def _with_links(self, keys: tuple[Key, ...]) -> set[Key]:
+        names = set(keys)
+        for key in keys:
+            entry = self.entry(key)
+            if entry is not None and entry.link_count > 1:
+                names.update(self.names_of(entry.inode))
+        return names
 
     def can(self, capability: Capability) -> bool:
         return bool(self.origin.capabilities & capability)
@@ -105,6 +130,39 @@ class Tree:
             self._put_missing_parents(key)
         return entry
 
+    def put_names(self, key: Key, entry: Entry) -> Entry:
+        """``put`` for a file and all its names (hard links): they differ in nothing but the ids of their versions."""
+        if entry.link_count > 1:
+            for name in self.names_of(entry.inode):
+                if name != key:
+                    version = version_id(self.origin_id, name, entry.etag) if entry.version else entry.version
+                    self.put(name, entry._replace(version=version))
+        return self.put(key, entry)
+
+    def with_staged(self, entry: Entry) -> Entry:
+        """What the origin told of a name, with the bytes that were written here under another name of the file."""
+        live = self.live.get(entry.inode)
+        if live is None or live.staged is None or live.key is None or entry.kind is not Kind.FILE:
+            return entry
+        if not self.is_staged(live.staged.id):
+            return entry
+        live.entry = live.entry._replace(link_count=max(live.entry.link_count, entry.link_count))
+        return live_entry(live)._replace(version=entry.version, checked_ns=entry.checked_ns)
+
+    def link_inode(self, stat: ObjectStat, inode: int) -> None:
+        """Remember the inode of a file that has several names at the origin."""
+        if len(self.linked) >= LINKED_LIMIT:
+            self.linked.clear()  # names that the catalog has keep their inode anyway
+        self.linked[stat.file_id] = inode
+
+    def linked_inode(self, stat: ObjectStat) -> int:
+        """The inode under which another name of this very file is known, 0 if none is. The origin uses its numbers
+        again, so that a name must agree."""
+        inode = self.linked.get(stat.file_id, 0)
+        names = self.names_of(inode) if inode else []
+        entries = [self.entry(name) for name in names if name != stat.key]
+        return inode if any(entry is not None and entry.etag == stat.etag for entry in entries) else 0
+
     def superseded(self, old: Entry) -> None:
         """Nobody will ask for the version of ``old`` again: under a policy that never evicts it would stay for ever.
         Who has its file open goes on reading it."""
@@ -116,6 +174,10 @@ class Tree:
         live = self.live.get(old.inode)
         now = self.catalog.entry(self.origin_id, key)
         if live is not None and live.key == key and (now is None or now.inode != old.inode):
+            others = [name for name in self.names_of(old.inode) if name != key]
+            if others:
+                live.key = others[0]
+                return
             live.key = None
             live.replaced = True
             live.entry = old._replace(link_count=0)

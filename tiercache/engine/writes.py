@@ -82,7 +82,7 @@ class Writes:
     async def _name_of(self, live: LiveInode) -> AsyncIterator[Key | None]:
         """The inode's name, which nobody changes until the block ends; None if it has none any more."""
         while (key := live.key) is not None:
-            async with self._tree.names.hold(key):
+            async with self._tree.hold(key):
                 if live.key == key:
                     yield key
                     return
@@ -109,12 +109,12 @@ class Writes:
             raise Changed(f"{show(key)}: replaced while it was open")
         version = self._tree.version_ref(key, entry)
         if empty or not entry.size_bytes:
-            staged = await self.stage(key, entry, ConditionKind.ALWAYS)
+            staged = await self.stage(key, entry, ConditionKind.ALWAYS, in_place=True)
         else:
             staged = await self._stage_copy(key, entry, lambda copy: self.copy_version(version, copy))
         self._tree.place_staged(live.inode, key)
         live.staged = staged
-        live.entry = self._tree.put(key, entry._replace(staged=staged.id))
+        live.entry = self._tree.put_names(key, entry._replace(staged=staged.id))
         self._tree.changed(key, live.inode)
         return staged
 
@@ -147,25 +147,28 @@ class Writes:
         """The present staged file is on its way: the write goes into a copy, whose upload follows."""
         record = self._journal.get(older.id)
         entry = live_entry(live)._replace(etag=record.base_etag if record is not None else live.entry.etag)
+        in_place = record is None or record.in_place  # else once the older one has arrived
         if empty:
-            staged = await self.stage(key, entry, ConditionKind.ALWAYS)
+            staged = await self.stage(key, entry, ConditionKind.ALWAYS, in_place=in_place)
         else:
             with older.held():  # its upload may end, and its file leave staging, before it is copied
-                staged = await self._stage_copy(key, entry, lambda copy: self._clone(older, copy))
+                staged = await self._stage_copy(key, entry, lambda copy: self._clone(older, copy), in_place=in_place)
         # The older one may have arrived meanwhile, and the inode have counted as clean.
         self._tree.place_staged(live.inode, key)
         live.staged = staged
-        live.entry = self._tree.put(key, live.entry._replace(staged=staged.id))
+        live.entry = self._tree.put_names(key, live.entry._replace(staged=staged.id))
         return staged
 
     async def _clone(self, older: StagedFile, copy: StagedFile) -> None:
         await self._staging.reserve(copy.id, older.size_bytes)
         await self._staging.clone(older, copy)
 
-    async def _stage_copy(self, key: Key, entry: Entry, fill: Callable[[StagedFile], Awaitable[None]]) -> StagedFile:
+    async def _stage_copy(
+        self, key: Key, entry: Entry, fill: Callable[[StagedFile], Awaitable[None]], *, in_place: bool = True
+    ) -> StagedFile:
         """A staged file with the bytes that ``fill`` brings. Published only when they are all there: after a crash in
         between, recovery discards it, and what it was made from stays."""
-        staged = await self.stage(key, entry, ConditionKind.IF_MATCH, published=False)
+        staged = await self.stage(key, entry, ConditionKind.IF_MATCH, published=False, in_place=in_place)
         try:
             await fill(staged)
             record = self._journal.get(staged.id)
@@ -179,10 +182,17 @@ class Writes:
         return staged
 
     async def stage(
-        self, key: Key, entry: Entry, condition: ConditionKind, *, published: bool = True, durable: bool = True
+        self,
+        key: Key,
+        entry: Entry,
+        condition: ConditionKind,
+        *,
+        published: bool = True,
+        durable: bool = True,
+        in_place: bool = False,
     ) -> StagedFile:
         """Make a staged file and its journal record. Without ``durable`` the record follows with the next commit, or
-        by itself a moment later."""
+        by itself a moment later. ``in_place``: it is another state of the file that has the name, not another file."""
         self.require_writable(key)
         staged = self._staging.create()
         record = StagedRecord(
@@ -199,6 +209,7 @@ class Writes:
             file_inode=staged.inode,
             created_ns=now_ns(),
             profile=self._profile.name,
+            in_place=in_place,
         )
         if not durable:
             self._journal.put_later(put=(record,))
@@ -288,7 +299,7 @@ class Writes:
                 return
             entry = live_entry(live)
             live.mtime_ns = 0
-            live.entry = self._tree.put(live.key, entry)
+            live.entry = self._tree.put_names(live.key, entry)
             if self._profile.upload:
                 await self._writeback.seal(staged.id, attributes=attributes_of(entry), sync=sync)
             elif sync:
@@ -321,14 +332,6 @@ class Writes:
             await self.seal_held(live)
             await self._writeback.wait(staged.id)
 
-    async def part(self, key: Key, entry: Entry) -> Entry:
-        """A name, which the caller holds, is about to be parted from its file: what is staged of a file with further
-        names is theirs too, and goes to the origin before. Returns the entry as it is then."""
-        if not entry.staged or len(self._tree.names_of(entry.inode)) < 2:
-            return entry
-        await self.write_through(key)
-        return await self._names.lookup(key)
-
     async def write_through_below(self, directory: Key) -> None:
         """The same for every dirty file at or under ``directory``."""
         for live in self._tree.live:
@@ -345,7 +348,7 @@ class Writes:
             changed = live.entry = with_attributes(live_entry(live), attributes)
             record = self._journal.get(staged.id)
             if live.key is not None:
-                self._tree.put(live.key, changed)
+                self._tree.put_names(live.key, changed)
             if record is not None:
                 await self._journal.put(record._replace(attributes=attributes_of(changed)))
             if live.writers == 0:

@@ -78,6 +78,9 @@ class StagedRecord(NamedTuple):
     profile: str = "general"
     taken: int = 0
     """Number of the seal or rename by which the file took its name; 0 before. From the same sequence as ``id``."""
+    in_place: bool = False
+    """The bytes are another state of the file that has the name at the origin, and so of all its names (hard links).
+    Otherwise they are another file, which takes this one name."""
 
     @property
     def rank(self) -> int:

@@ -45,6 +45,12 @@ class Condition(NamedTuple):
 
 ALWAYS = Condition()
 
+
+def unfinished(upload_id: str) -> str:
+    """What stands for the upload id of a file that is being written in place, or was when that failed."""
+    return f"{upload_id} unfinished"
+
+
 Progress = Callable[[int], None]
 """Called with the number of further bytes sent. May raise to cancel the write."""
 
@@ -107,11 +113,14 @@ class Origin(Protocol):
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         """Replace ``key`` by the source's bytes, atomically; missing parent directories are made.
         ``upload_id`` is stored with the object. Changed if the condition fails; on every failure nothing of it is left
-        behind (multipart aborted, temporary file removed). The result's size is checked against the source."""
+        behind (multipart aborted, temporary file removed). The result's size is checked against the source.
+        ``in_place``: with Capability.HARD_LINKS, a file that has further names keeps them, and they have the bytes too;
+        this alone is not atomic, and ``stat`` tells ``unfinished(upload_id)`` while it lasts and after it failed."""
         ...
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:

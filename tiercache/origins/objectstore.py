@@ -166,6 +166,7 @@ class ObjectStoreOrigin:
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         stored = metadata.encode(attributes, Kind.FILE, upload_id=upload_id)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, NotDirectory, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
-from tiercache.origins.base import Capability, Condition, Progress, Source
+from tiercache.origins.base import Capability, Condition, Progress, Source, unfinished
 from tiercache.origins.posix_attributes import FILE_TYPES, UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
 from tiercache.origins.posix_calls import (
     EXCHANGE,
@@ -114,12 +114,14 @@ class PosixOrigin:
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         before = _lstat_or_none(key)
         if before is not None and stat_module.S_ISDIR(before.st_mode):
             raise IsDirectory(f"{show(key)} is a directory")
-        if before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode):
+        linked = before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode)
+        if in_place and linked:
             # a rename would part it from its other names, so this one case gives up atomicity; the staged
             # bytes are still there for another try, and readers see another etag
             _check_condition(key, condition)
@@ -298,7 +300,9 @@ def _replace(
             os.unlink(temporary)  # an interrupted try of the same upload
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            _fill(fd, temporary, source, attributes, upload_id, progress)
+            with _closing(fd):
+                copy_bytes(source, fd, progress)
+                _finish(fd, temporary, attributes, upload_id)
             _check_condition(key, condition)
             _put_in_place(temporary, path, key, condition)
         except BaseException:
@@ -322,28 +326,35 @@ def _put_in_place(temporary: bytes, path: bytes, key: Key, condition: Condition)
 def _overwrite(
     path: bytes, source: Source, attributes: Attributes | None, upload_id: str, progress: Progress | None
 ) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
-    _fill(fd, path, source, attributes, upload_id, progress)
-
-
-def _fill(
-    fd: int,
-    path: bytes,
-    source: Source,
-    attributes: Attributes | None,
-    upload_id: str,
-    progress: Progress | None,
-) -> None:
-    """Copy the source into ``fd``, give it its attributes, make it durable and close it."""
-    try:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with _closing(fd):
+        # told before the first byte goes and until all are durable: the next try must know the torn file for its own
+        _store_upload_id(fd, unfinished(upload_id))
+        os.ftruncate(fd, 0)
         copy_bytes(source, fd, progress)
-        with contextlib.suppress(OSError):  # a filesystem without user xattrs: recovery then goes by the etag
-            os.setxattr(fd, UPLOAD_XATTR, upload_id.encode())
-        if attributes is not None:
-            apply_attributes(path, attributes)
         os.fsync(fd)
+        _finish(fd, path, attributes, upload_id)
+
+
+def _finish(fd: int, path: bytes, attributes: Attributes | None, upload_id: str) -> None:
+    """The bytes are in ``fd``: give it its attributes and make everything durable."""
+    _store_upload_id(fd, upload_id)
+    if attributes is not None:
+        apply_attributes(path, attributes)
+    os.fsync(fd)
+
+
+@contextlib.contextmanager
+def _closing(fd: int) -> Iterator[None]:
+    try:
+        yield
     finally:
         os.close(fd)
+
+
+def _store_upload_id(fd: int, upload_id: str) -> None:
+    with contextlib.suppress(OSError):  # a filesystem without user xattrs: recovery then goes by the etag
+        os.setxattr(fd, UPLOAD_XATTR, upload_id.encode())
 
 
 def _sync_directory(path: bytes) -> None:

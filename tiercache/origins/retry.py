@@ -101,6 +101,7 @@ class RetryingOrigin:
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         sent = _Furthest(progress)
@@ -113,6 +114,7 @@ class RetryingOrigin:
                     attributes=attributes,
                     condition=condition,
                     upload_id=upload_id,
+                    in_place=in_place,
                     progress=sent.restarted(),
                 )
             except Changed:

@@ -92,11 +92,18 @@ class SimulatedOrigin:
         attributes: Attributes | None,
         condition: Condition,
         upload_id: str,
+        in_place: bool = False,
         progress: Progress | None = None,
     ) -> ObjectStat:
         self._delay(source.size_bytes)
         return self._origin.write(
-            key, source, attributes=attributes, condition=condition, upload_id=upload_id, progress=progress
+            key,
+            source,
+            attributes=attributes,
+            condition=condition,
+            upload_id=upload_id,
+            in_place=in_place,
+            progress=progress,
         )
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:

@@ -46,6 +46,8 @@ def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
 
 def based_on(newer: StagedRecord, committed: StagedRecord, stat: ObjectStat) -> StagedRecord:
     """``newer`` follows ``committed`` under the same name: what it must find at the origin is the new version."""
+    if newer.inode == committed.inode:
+        newer = newer._replace(in_place=True)
     if newer.condition is ConditionKind.IF_ABSENT and newer.inode == committed.inode:
         return newer._replace(condition=ConditionKind.IF_MATCH, base_etag=stat.etag)
     if newer.condition is ConditionKind.IF_ABSENT:

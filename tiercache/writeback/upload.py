@@ -15,7 +15,7 @@ from tiercache.errors import Absent, Broken, Changed, Exists
 from tiercache.journal import ConditionKind, StagedRecord, is_earlier_seal
 from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, Kind, ObjectStat
-from tiercache.origins.base import ALWAYS, Condition, Origin, Source
+from tiercache.origins.base import ALWAYS, Condition, Origin, Source, unfinished
 from tiercache.writeback.attempt import Attempt
 
 
@@ -142,6 +142,7 @@ class _Sender:
             attributes=record.attributes,
             condition=condition,
             upload_id=record.upload_id,
+            in_place=record.in_place,
             progress=self.attempt.progress,
         )
         if stat.size_bytes != record.size_bytes:
@@ -160,7 +161,9 @@ class _Sender:
             return Clash(stat)
         if self.is_ours(stat):
             return Sent(stat, self.checksums)
-        if is_earlier_seal(stat.upload_id, record.upload_id) or (stat.upload_id and stat.upload_id in self.stale_ids):
+        found = stat.upload_id.removesuffix(unfinished(""))
+        torn = found != stat.upload_id and found == record.upload_id
+        if torn or is_earlier_seal(found, record.upload_id) or (found and found in self.stale_ids):
             return Condition(etag=stat.etag)
         wanted = wanted_condition(record)
         if wanted.absent or (wanted.etag and wanted.etag != stat.etag):
@@ -197,7 +200,8 @@ def retract(origin: Origin, record: StagedRecord) -> None:
         stat = origin.stat(record.key)
     except Absent:
         return
-    ours = stat.upload_id == record.upload_id or is_earlier_seal(stat.upload_id, record.upload_id)
+    found = stat.upload_id.removesuffix(unfinished(""))
+    ours = found == record.upload_id or is_earlier_seal(found, record.upload_id)
     if stat.kind is Kind.FILE and stat.upload_id and ours:
         try:
             origin.delete(record.key, stat.etag)

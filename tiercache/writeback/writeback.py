@@ -208,9 +208,11 @@ class WriteBack:
                 return True
         return False
 
-    async def rename(self, staged_id: int, key: Key) -> bool:
+    async def rename(self, staged_id: int, key: Key, *, base_etag: str = "") -> bool:
         """The file has another name: it goes up there, and what is going up to the old one does not stay.
 
+        ``base_etag``: the origin has moved what the bytes were made from along, and this is its etag there. Else the
+        upload replaces whatever it finds; only a client's file that must be new still must be.
         Other staged files of the new name are replaced in the same transaction, as by ``cancel``. Returns without
         waiting for any upload's end. False if the record is gone: then the object is to be moved.
         """
@@ -221,7 +223,7 @@ class WriteBack:
             return True
         family = self._family(record)
         replaced = [other for other in self._journal.at(record.origin, key) if other.published]
-        moved = [_moved(member, key, taken=self._staging.new_id()) for member in family]
+        moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
         heir = moved[-1]
         left = [self._retraction(member) for member in family if member.attempts]
         left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
@@ -422,17 +424,12 @@ def _synced(record: StagedRecord, size_bytes: int, attributes: Attributes | None
     return record._replace(synced_bytes=size_bytes, size_bytes=size_bytes, attributes=attributes or record.attributes)
 
 
-def _moved(record: StagedRecord, key: Key, *, taken: int) -> StagedRecord:
-    """The record under another name, where nothing of it was ever sent and whatever is there is replaced."""
-    moved = record._replace(
-        key=key,
-        taken=taken,
-        condition=ConditionKind.ALWAYS,
-        base_etag="",
-        attempts=0,
-        committed_etag="",
-        committed_ns=0,
-    )
+def _moved(record: StagedRecord, key: Key, *, taken: int, base_etag: str) -> StagedRecord:
+    """The record under another name, where nothing of it was ever sent."""
+    moved = record._replace(key=key, taken=taken, base_etag=base_etag, attempts=0, committed_etag="", committed_ns=0)
+    if not base_etag:
+        exclusive = not record.published and record.condition is ConditionKind.IF_ABSENT
+        moved = moved._replace(condition=record.condition if exclusive else ConditionKind.ALWAYS, in_place=False)
     if record.attempts:
         moved = moved._replace(upload_id=next_upload_id(record.upload_id))
     if record.state in (StagedState.UPLOADING, StagedState.CONFLICT):

@@ -81,6 +81,8 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
         return await _open_entry(call, space, key, await space.lookup(key))
     entry = space.names.remember(key, stat)
     require_bytes(key, entry)
+    if entry.staged:  # another name of a hard-linked file that was written here
+        return await _open_entry(call, space, key, entry)
     location = await cache.locate_verified(version)
     if location is None and data is not None:
         del data  # nothing is held while we wait for the memory of an answer

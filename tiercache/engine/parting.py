@@ -1,0 +1,74 @@
+"""A name parts from its file: unlinked, renamed away, or taken by another file."""
+
+from __future__ import annotations
+
+from tiercache.engine.entries import now_ns
+from tiercache.engine.files import Files
+from tiercache.engine.names import Names
+from tiercache.engine.tree import Tree
+from tiercache.engine.writes import Writes
+from tiercache.model import Entry, Key, parent_of
+
+
+class Parting:
+    """``settle`` or ``prepare`` before the origin is changed, ``done`` when the catalog has what the name stands for
+    now. The caller holds the name."""
+
+    def __init__(self, tree: Tree, names: Names, files: Files, writes: Writes) -> None:
+        self._tree = tree
+        self._names = names
+        self._files = files
+        self._writes = writes
+
+    async def settle(self, key: Key, entry: Entry) -> Entry:
+        """What is staged of a file with further names is theirs too: it goes to the origin. Returns the entry as it is
+        then."""
+        if not entry.staged or (entry.link_count == 1 and len(self._tree.names_of(entry.inode)) == 1):
+            return entry
+        await self._writes.write_through(key)
+        return await self._names.lookup(key)
+
+    async def prepare(self, key: Key, entry: Entry) -> Entry:
+        """The same for a file that loses the name for good: who has it open goes on reading it."""
+        entry = await self.settle(key, entry)
+        live = self._tree.live.get(entry.inode)
+        if live is not None:
+            await self._files.keep_readable(live)
+        return entry
+
+    def done(self, key: Key, entry: Entry) -> None:
+        """``key`` does not stand for the file of ``entry`` any more; the inode lives on under its other names, or for
+        its open handles. Its staged file stays for ``drop``."""
+        tree = self._tree
+        others = [name for name in tree.names_of(entry.inode) if name != key]
+        live = tree.live.get(entry.inode)
+        if others:
+            self._keep_others(key, entry, others)
+        else:
+            tree.place_staged(entry.inode, None)
+            if live is not None and live.key == key:
+                live.key = None
+                live.entry = live.entry._replace(link_count=0, ctime_ns=now_ns())
+        tree.touch_directory(parent_of(key))
+        tree.changed(key, entry.inode)
+
+    def _keep_others(self, key: Key, entry: Entry, others: list[Key]) -> None:
+        tree = self._tree
+        live = tree.live.get(entry.inode)
+        left = max(1, entry.link_count - 1)
+        known = tree.entry(others[0])
+        if known is not None:
+            kept = known._replace(link_count=left, ctime_ns=now_ns())
+            tree.put_names(others[0], kept)
+        if live is not None:
+            live.entry = live.entry._replace(link_count=left, ctime_ns=now_ns())
+            if live.key == key:
+                live.key = others[0]
+
+    def drop(self, entry: Entry) -> None:
+        """The file of ``entry`` is gone for good if no name and no handle is left of it."""
+        live = self._tree.live.get(entry.inode)
+        if live is not None:
+            if live.key is None and not live.handles:
+                self._writes.drop_staged(live)
+            self._tree.live.release(live)
