@@ -49,6 +49,10 @@ missing_packages() {
     pkg-config --exists fuse3 2>/dev/null || echo libfuse3-dev
     command -v fusermount3 >/dev/null || echo fuse3
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
+    # The programs that tests run on mounts.
+    if [[ ",$extras," == *,test,* ]]; then
+        for program in git rsync fio; do command -v "$program" >/dev/null || echo "$program"; done
+    fi
 }
 
 install_packages() {
