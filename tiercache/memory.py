@@ -121,11 +121,6 @@ class Memory:
         """The most that was ever held."""
         return self._peak_bytes
 
-    @property
-    def contended(self) -> bool:
-        """Whether anybody waits for bytes of an origin."""
-        return bool(self._waiting[Purpose.FETCH])
-
     def piece_bytes(self, purpose: Purpose) -> int:
         """The largest piece of work whose bytes are held at once."""
         return self._guaranteed[purpose] or self._most[purpose]

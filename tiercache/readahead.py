@@ -141,7 +141,7 @@ class ReadAhead:
         room = self._make_room(window, len(wish)) // BLOCK_SIZE_BYTES * BLOCK_SIZE_BYTES
         granted = wish if room >= len(wish) else wish[:room]
         ahead = self._cache.prefetch(version, granted.start, len(granted)) if granted else None
-        if ahead is None or ahead.stop <= granted.start:
+        if ahead is None:
             self._dropped.inc(len(wish))
             return
         granted = range(granted.start, ahead.stop)

@@ -170,7 +170,7 @@ async def test_one_of_several_parts_fails(rig: Rig) -> None:
 async def test_fetches_in_flight_are_bounded_in_number_and_bytes(rig: Rig) -> None:
     """No more requests at a time than configured, no more bytes asked for at a time than the buffer holds."""
     data = bytes_of("bounds", 6 * BS)
-    version = rig.put("f", data)
+    version, other = rig.put("f", data), rig.put("other", bytes(BS))
     for fetch in (
         FetchConfig(part_size=BS, concurrency=2),
         FetchConfig(part_size=BS, buffer_bytes=2 * BS),
@@ -183,7 +183,7 @@ async def test_fetches_in_flight_are_bounded_in_number_and_bytes(rig: Rig) -> No
                 await in_thread(rig.origin.wait_for_requests, seen + 2)
                 await wait_all_tasks_blocked()
                 assert len(rig.origin.requests) == seen + 2
-                assert run.cache.prefetch(version, 0, BS) is None, "nothing is read ahead meanwhile"
+                assert run.cache.prefetch(other, 0, BS) is None, "nothing is read ahead meanwhile"
                 rig.origin.release()
             assert len(rig.origin.requests) == seen + 6
             assert run.figure("fetches_in_flight") == 0

@@ -147,7 +147,8 @@ class Cache:
         """
         if self._fetcher.busy:
             return None
-        return self._reader.prefetch(version, offset, min(length, version.size_bytes - offset))
+        ahead = self._reader.prefetch(version, offset, min(length, version.size_bytes - offset))
+        return ahead if ahead.stop > offset else None
 
     # --- keeping ------------------------------------------------------------------------------------------------
 

@@ -52,8 +52,9 @@ class Fetcher:
 
     @property
     def busy(self) -> bool:
-        """Whether a further request would have to wait, or would make a reader's wait."""
-        return self._memory.contended or self._limiter.available_tokens < max(1, self._limiter.total_tokens // 4)
+        """Whether a further request would have to wait for its turn, or would make a reader's wait. Whether there is
+        memory for it is asked when it is sent for."""
+        return self._limiter.available_tokens < max(1, self._limiter.total_tokens // 4)
 
     @property
     def blocks_per_request(self) -> int:
