@@ -65,6 +65,10 @@ class OpenOut(NamedTuple):
     handle: int
     keep_cache: bool
     direct_io: bool
+    backing_id: int = 0
+    """Of a local file that the kernel reads and writes itself; 0 for none."""
+    no_flush: bool = False
+    """Closing a descriptor of it has nothing to wait for."""
 
 
 class DirEntry(NamedTuple):

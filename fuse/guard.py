@@ -34,7 +34,7 @@ def errno_for(error: Exception, operation: str, subject: object) -> int:
             log.warning("%s of %s failed with %s: %s", operation, subject, errno.errorcode.get(code, code), cause)
         case TierCacheError():
             log.debug("%s of %s: %s", operation, subject, cause)
-        case OSError() if cause.errno in (errno.ENOSYS, errno.EPERM):
+        case OSError() if cause.errno in (errno.ENOSYS, errno.ENOTTY, errno.EPERM):
             log.debug("%s of %s: %s", operation, subject, cause)
         case _:
             log.error("%s of %s failed unexpectedly", operation, subject, exc_info=error)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiercache.engine.handle import Handle
 from tiercache.errors import InvalidArgument
 from tiercache.fuse.attributes import Caller
+from tiercache.fuse.pages import PageVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class OpenFile:
 
     file: Handle
     caller: Caller
-    direct_io: bool
-    """It goes round the kernel's page cache."""
+    verdict: PageVerdict
+    """How the kernel reads it."""
 
 
 class HandleTable:
@@ -27,9 +28,9 @@ class HandleTable:
         self._open: dict[int, OpenFile] = {}
         self._numbers = itertools.count(1)
 
-    def add(self, file: Handle, caller: Caller, *, direct_io: bool) -> int:
+    def add(self, file: Handle, caller: Caller, verdict: PageVerdict) -> int:
         number = next(self._numbers)
-        self._open[number] = OpenFile(file, caller, direct_io)
+        self._open[number] = OpenFile(file, caller, verdict)
         return number
 
     def get(self, number: int) -> OpenFile:

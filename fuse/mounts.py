@@ -6,8 +6,8 @@ import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
 
 import trio
 
@@ -19,6 +19,7 @@ from tiercache.fuse.invalidation import Invalidator, NoticeSender
 from tiercache.fuse.kernel.session import KernelDriver
 from tiercache.fuse.options import DriverName, MountOptions
 from tiercache.fuse.vfs import Vfs
+from tiercache.metrics import Metrics
 from tiercache.model import Key, Kind
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETTINGS = frozenset({"driver", "allow_other", "read_ahead_kb"})
+SETTINGS = frozenset({"driver", "allow_other", "read_ahead_kb", "no_open"})
 """What may be set for one mount; the rest follows from its profile."""
 
 _sessions: dict[str, trio.CancelScope] = {}
@@ -46,9 +47,28 @@ class Driver(NoticeSender, Protocol):
         """Serve until the filesystem is unmounted."""
         ...
 
+    async def settled(self) -> None:
+        """Return when all that the kernel has sent so far was taken and has begun."""
+        ...
+
     def close(self) -> None:
         """Give up the descriptor. Not while ``run`` is under way."""
         ...
+
+
+class Serving(NamedTuple):
+    """A mount that answers, for the engine that hosts it."""
+
+    driver: Driver
+    vfs: Vfs
+
+    async def settled(self) -> None:
+        """Return when files whose close(2) returned before this call are closed for the engine too."""
+        await self.driver.settled()
+
+    def io_mode(self, inode: int) -> str:
+        """How the kernel reads a file now: ``passthrough``, ``cached`` or ``closed``."""
+        return self.vfs.io_mode(inode)
 
 
 def options_for(profile: Profile, settings: Mapping[str, Any], *, read_only: bool) -> MountOptions:
@@ -64,7 +84,7 @@ def options_for(profile: Profile, settings: Mapping[str, Any], *, read_only: boo
         negative_ttl_s=profile.negative_ttl_s,
         read_only=read_only,
         posix_metadata=profile.posix_metadata,
-        **{"allow_other": os.geteuid() == 0, **settings},
+        **{"allow_other": os.geteuid() == 0, "no_open": read_only and profile.name != "weights", **settings},
     )
 
 
@@ -76,22 +96,22 @@ async def serve_mount(
     *,
     read_only: bool = False,
     options: Mapping[str, Any] | None = None,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    on_started: Callable[[Serving], None] = lambda serving: None,
 ) -> None:
     """Mount ``root_key`` at ``mountpoint`` and serve it until it is unmounted, by us or by anybody.
 
-    Reports started once the mount is there; MountError if it cannot be made. A cancelled one is unmounted, by force
-    if it is in use: drain first.
+    ``on_started`` is called with what serves it once the mount is there; MountError if it cannot be made. A cancelled
+    one is unmounted, by force if it is in use: drain first.
     """
     chosen = options_for(namespace.profile, options or {}, read_only=read_only)
     path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
     vfs = Vfs(namespace, root_key, root_inode=await _root_inode(namespace, root_key), options=chosen)
-    driver = _driver(vfs, path)
+    driver = _driver(vfs, path, engine.metrics)
     await trio.to_thread.run_sync(driver.mount)
     log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if read_only else "")
     try:
         async with _notices(namespace, vfs, driver):
-            await _serve(driver, path, chosen, task_status)
+            await _serve(driver, path, chosen, lambda: on_started(Serving(driver, vfs)))
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(_leave_nothing, path)
@@ -115,14 +135,14 @@ async def unmount(mountpoint: str, *, lazy: bool = False) -> None:
         await trio.to_thread.run_sync(mountpoints.unmount, path)
 
 
-async def _serve(driver: Driver, path: str, options: MountOptions, task_status: trio.TaskStatus[None]) -> None:
+async def _serve(driver: Driver, path: str, options: MountOptions, on_started: Callable[[], None]) -> None:
     """Run the session. Cancellation unmounts first, while the session still answers, and then ends it."""
     session = _sessions[path] = trio.CancelScope(shield=True)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_when_cancelled, path, session)
             await trio.to_thread.run_sync(mountpoints.set_read_ahead, path, options.read_ahead_kb)
-            task_status.started()
+            on_started()
             with session:
                 await driver.run()
             nursery.cancel_scope.cancel()
@@ -179,23 +199,14 @@ async def _root_inode(namespace: Namespace, root_key: Key) -> int:
     return root.inode
 
 
-def _driver(vfs: Vfs, path: str) -> Driver:
-    wanted = vfs.options.driver
-    if wanted == "kernel" or (wanted == "auto" and not _pyfuse3_is_free()):
-        return KernelDriver(vfs, path)
+def _driver(vfs: Vfs, path: str, metrics: Metrics) -> Driver:
+    if vfs.options.driver != "pyfuse3":
+        return KernelDriver(vfs, path, metrics)
     if importlib.util.find_spec("pyfuse3") is None:
         raise MountError("pyfuse3 is not installed: pip install 'tiercache-fs[pyfuse3]', or use the driver kernel")
     from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver
 
     return Pyfuse3Driver(vfs, path)
-
-
-def _pyfuse3_is_free() -> bool:
-    try:
-        from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver
-    except ImportError:  # not installed, or its libfuse is missing
-        return False
-    return Pyfuse3Driver.is_free()
 
 
 def _prepare(engine: Engine, namespace: Namespace, root_key: Key, mountpoint: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 DriverName = Literal["auto", "kernel", "pyfuse3"]
@@ -26,8 +27,17 @@ class MountOptions(NamedTuple):
     """Let other users in; file permissions still hold."""
     read_ahead_kb: int = 4096
     """The kernel's own read-ahead on the mount; it stays at 128 whatever the protocol says, so it is set afterwards."""
+    no_open: bool = False
+    """The kernel opens and closes files without a word to us: no round trip for a file in its page cache. Right for
+    many small files that nobody writes through this mount; large ones are read faster when they are opened, because
+    then the kernel reads the cached copy by itself (passthrough)."""
     driver: DriverName = "auto"
-    """auto: pyfuse3 where it is installed and free in this process (it hosts one mount), else our own session."""
+    """auto: our own session, which can do more. pyfuse3 needs libfuse and hosts one mount per process."""
+
+    @property
+    def no_opendir(self) -> bool:
+        """The same for directories: the kernel keeps listings, which nothing but a notice of ours makes it drop."""
+        return self.no_open and self.ttl_s == math.inf
 
     @property
     def timeout_s(self) -> float:

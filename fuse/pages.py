@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tiercache.fuse.backing import Backing, Backings, file_id
 from tiercache.model import Entry
 
 
@@ -20,55 +21,92 @@ def content_of(entry: Entry) -> Content:
 
 
 class PageVerdict(NamedTuple):
-    """What an open may do: keep the pages that are there, or go round the page cache."""
+    """How the kernel is to read an open file: through its pages (keeping those that are there or not), round them, or
+    from a local file that is lent to it."""
 
-    keep_cache: bool
-    direct_io: bool
+    keep_cache: bool = False
+    direct_io: bool = False
+    backing: Backing | None = None
+
+
+class Mixed(Exception):
+    """The kernel has another file for the inode, and one inode cannot have two."""
 
 
 class _Pages:
     """One inode's pages: what they hold and who reads them."""
 
-    __slots__ = ("content", "handles", "stale", "written")
+    __slots__ = ("backing", "content", "handles", "stale", "written")
 
     def __init__(self, content: Content) -> None:
         self.content = content
         self.handles = 0
         self.written = content.staged != 0  # the newest bytes went through these pages, whatever their name is by now
         self.stale = False  # someone else replaced the bytes
+        self.backing: Backing | None = None  # while it is lent, no handle goes through the pages
 
 
 class PageCache:
     """Remembers for each inode what the kernel's pages hold, until the kernel forgets the inode.
 
     Pages belong to the inode, not to the handle. So an open of other bytes drops them; and while an older version
-    is still open through the page cache, a new handle goes round it, or the two would mix.
+    is still open through the page cache, a new handle goes round it, or the two would mix. For the same reason the
+    kernel takes a lent file for an inode only while nobody has it open through its pages, and then wants the same
+    file for every open: anything else is EIO to the program.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backings: Backings) -> None:
         self._pages: dict[int, _Pages] = {}
+        self._backings = backings
 
-    def opened(self, inode: int, content: Content) -> PageVerdict:
-        """Note an open and say how the kernel should treat its pages. One that goes round them is not counted."""
+    def opened(self, inode: int, content: Content, fd: int | None = None) -> PageVerdict:
+        """Note an open and say how the kernel should treat it. ``fd``: a local file with all its bytes, to be lent
+        where that is possible. Mixed when other bytes are lent for the inode already."""
         pages = self._pages.get(inode)
+        if pages is not None and pages.backing is not None:
+            return self._lent_again(pages, pages.backing, content, fd)
+        if fd is not None and (pages is None or not pages.handles):
+            backing = self._backings.lend(fd)
+            if backing is not None:
+                return self._lent(inode, content, backing)
         if pages is None:
             pages = self._pages[inode] = _Pages(content)
             keep = False
         elif pages.stale or not (pages.content == content or pages.written):
             if pages.handles:
-                return PageVerdict(keep_cache=False, direct_io=True)
+                return PageVerdict(direct_io=True)
             pages.stale, pages.written, keep = False, content.staged != 0, False
         else:
             # What was written through the pages is in them under any name: staged file, the next one, its upload.
             keep = True
         pages.content = content
         pages.handles += 1
-        return PageVerdict(keep_cache=keep, direct_io=False)
+        return PageVerdict(keep_cache=keep)
+
+    def _lent(self, inode: int, content: Content, backing: Backing) -> PageVerdict:
+        pages = self._pages.setdefault(inode, _Pages(content))
+        pages.content = content
+        pages.backing = backing
+        pages.stale = True  # what is written to the file goes round the pages
+        backing.users = 1
+        return PageVerdict(backing=backing)
+
+    def _lent_again(self, pages: _Pages, backing: Backing, content: Content, fd: int | None) -> PageVerdict:
+        if pages.content != content and (fd is None or file_id(fd) != backing.file):
+            raise Mixed
+        pages.content = content
+        backing.users += 1
+        return PageVerdict(backing=backing)
+
+    def lent(self, inode: int) -> Backing | None:
+        """The file that the kernel has for an inode now."""
+        pages = self._pages.get(inode)
+        return None if pages is None else pages.backing
 
     def written(self, inode: int) -> None:
         """Bytes were written through the page cache: they are the newest there are."""
         pages = self._pages.get(inode)
-        if pages is not None:
+        if pages is not None and pages.backing is None:
             pages.written = True
 
     def renamed(self, inode: int, before: Content, after: Content) -> None:
@@ -83,19 +121,33 @@ class PageCache:
         if pages is not None:
             pages.stale = True
 
-    def closed(self, inode: int) -> None:
-        """A handle that was counted is gone."""
+    def closed(self, inode: int, verdict: PageVerdict) -> None:
+        """A handle that was opened with ``verdict`` is gone."""
         pages = self._pages.get(inode)
-        if pages is not None:
+        if pages is None or verdict.direct_io:
+            return
+        if verdict.backing is None:
             pages.handles -= 1
+            return
+        verdict.backing.users -= 1
+        if not verdict.backing.users:
+            self._backings.take_back(verdict.backing)
+            pages.backing = None
 
     def is_open(self, inode: int) -> bool:
-        """Whether any handle goes through the inode's pages."""
+        """Whether any handle goes through the inode's pages, or reads a file that is lent for it."""
         pages = self._pages.get(inode)
-        return pages is not None and pages.handles > 0
+        return pages is not None and (pages.handles > 0 or pages.backing is not None)
+
+    def mode(self, inode: int) -> str:
+        """How the kernel reads the inode now: ``passthrough``, ``cached`` or, when nobody has it open, ``closed``."""
+        pages = self._pages.get(inode)
+        if pages is None or not (pages.handles or pages.backing):
+            return "closed"
+        return "passthrough" if pages.backing is not None else "cached"
 
     def forgotten(self, inode: int) -> None:
         """The kernel dropped the inode. Too early a call costs one needless drop, so lookups are not counted."""
         pages = self._pages.get(inode)
-        if pages is not None and not pages.handles:
+        if pages is not None and not pages.handles and pages.backing is None:
             del self._pages[inode]

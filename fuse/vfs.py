@@ -11,6 +11,8 @@ import os
 import stat
 from collections.abc import Sequence
 
+import trio
+
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Changed, InvalidArgument, NoAttribute, ReadOnly, Unsupported
@@ -24,13 +26,16 @@ from tiercache.fuse.attributes import (
     file_system_space,
     kind_of,
 )
+from tiercache.fuse.backing import Backings
 from tiercache.fuse.directories import Child, Line, Stream, Streams
 from tiercache.fuse.guard import errno_for
 from tiercache.fuse.handles import HandleTable
-from tiercache.fuse.nodes import ROOT_NODE, Nodes, without_privileges
+from tiercache.fuse.hits import Hits
+from tiercache.fuse.nodes import Nodes, without_privileges
 from tiercache.fuse.notices import Notices
+from tiercache.fuse.openless import Openless
 from tiercache.fuse.options import MountOptions
-from tiercache.fuse.pages import PageCache, content_of
+from tiercache.fuse.pages import Mixed, PageCache, PageVerdict, content_of
 from tiercache.model import Entry, Key, Kind, parent_of
 
 RENAME_NOREPLACE = 1
@@ -49,26 +54,23 @@ class Vfs:
         self._nodes = Nodes(namespace, root_key, root_inode=root_inode, options=options)
         self._handles = HandleTable()
         self._streams = Streams(namespace.key_of)
-        self._pages = PageCache()
+        self.backings = Backings()
+        self._pages = PageCache(self.backings)
         self.notices = Notices(namespace, self._nodes, self._pages)
+        self._openless = Openless(namespace)
+        self.hits = Hits(namespace, self._nodes, self._handles, self._streams, self._pages, self._openless)
 
     # -- names ------------------------------------------------------------------------------------
 
     async def lookup(self, parent: int, name: bytes) -> EntryOut:
-        nodes = self._nodes
-        if name == b".":
-            key = nodes.key(parent)
-        elif name == b"..":
-            key = nodes.root_key if parent == ROOT_NODE else parent_of(nodes.key(parent))
-        else:
-            key = nodes.known_child(parent, name)
-        return nodes.entry_out(await self._namespace.lookup(key))
+        return self._nodes.entry_out(await self._namespace.lookup(self.hits.key_of_name(parent, name)))
 
     def forget(self, node: int) -> None:
         """The kernel dropped the node. Ids are persisted, so there is nothing else to forget."""
         inode = self._nodes.inode(node)
         self._pages.forgotten(inode)
         self._nodes.forgotten(inode)
+        self._openless.forget(inode)
 
     async def getattr(self, node: int) -> Attr:
         inode = self._nodes.inode(node)
@@ -217,7 +219,7 @@ class Vfs:
                 truncate=bool(flags & os.O_TRUNC),
                 append=bool(flags & os.O_APPEND),
             )
-        return self._nodes.entry_out(entry), self._opened(entry, handle, caller)
+        return self._nodes.entry_out(entry), await self._opened(entry, handle, caller)
 
     async def open(self, node: int, flags: int, caller: Caller) -> OpenOut:
         access = flags & os.O_ACCMODE
@@ -248,11 +250,31 @@ class Vfs:
             raise Changed("the file changes faster than it can be opened")
         if truncate:
             self._wrote(inode)
-        return self._opened(entry, handle, caller)
+        return await self._opened(entry, handle, caller)
+
+    def open_now(self, node: int, caller: Caller) -> OpenOut | None:
+        """Open for reading where the catalog can answer alone and the bytes are here, else None."""
+        inode = self._nodes.inode(node)
+        handle = self._namespace.open_known(inode)
+        if handle is None:
+            return None
+        try:
+            entry = handle.entry
+            verdict = self._pages.opened(inode, content_of(entry), handle.lendable())
+        except BaseException as error:
+            handle.close_reader()
+            if isinstance(error, Mixed):
+                return None
+            raise
+        return self._number(handle, caller, verdict)
 
     async def read(self, handle: int, offset: int, size_bytes: int) -> bytes | memoryview:
         """Up to ``size_bytes``; short only at the end of the file."""
         return await self._handles.get(handle).file.read(offset, size_bytes)
+
+    async def read_unopened(self, node: int, offset: int, size_bytes: int) -> bytes | memoryview:
+        """The same on a mount whose kernel asks for no open."""
+        return await self._openless.read(self._nodes.inode(node), offset, size_bytes)
 
     async def write(
         self, handle: int, offset: int, data: bytes | memoryview, *, kill_privileges: bool | None = None
@@ -277,12 +299,21 @@ class Vfs:
     async def release(self, handle: int) -> None:
         """The last descriptor of this open is gone; nobody waits for the answer."""
         opened = self._handles.pop(handle)
-        if not opened.direct_io:
-            self._pages.closed(opened.file.inode)
+        self._pages.closed(opened.file.inode, opened.verdict)
         await opened.file.close()
+
+    def release_reader(self, handle: int) -> bool:
+        """The same for an open that could not write; False, and nothing is done, for one that could."""
+        if self._handles.get(handle).file.writable:
+            return False
+        opened = self._handles.pop(handle)
+        self._pages.closed(opened.file.inode, opened.verdict)
+        opened.file.close_reader()
+        return True
 
     async def close(self) -> None:
         """The mount is gone: no release will come for what is still open. What was written goes its way."""
+        self._openless.close()
         for opened in self._handles.drain():
             try:
                 await opened.file.close()
@@ -296,14 +327,18 @@ class Vfs:
     # -- directories ------------------------------------------------------------------------------
 
     async def opendir(self, node: int) -> int:
+        return self.opendir_now(node)
+
+    def opendir_now(self, node: int) -> int:
         self._nodes.key(node)
         return self._streams.open(self._nodes.inode(node))
 
-    async def readdirplus(self, handle: int, offset: int, limit: int) -> list[DirEntry]:
-        """At most ``limit`` entries from cookie ``offset`` on; an empty list is the end. Offset 0 starts over."""
-        stream = self._streams.get(handle)
-        if offset == 0:
-            stream.take(await self._snapshot(stream.inode))
+    async def readdirplus(self, handle: int, offset: int, limit: int, *, node: int = 0) -> list[DirEntry]:
+        """At most ``limit`` entries from cookie ``offset`` on; an empty list is the end. Offset 0 starts over.
+        ``node`` tells the directory where ``handle`` is 0, because the kernel asks for no opendir."""
+        stream = self.hits.stream(node, handle)
+        if offset == 0 or (stream.shared and stream.children is None):
+            stream.start(await self._snapshot(stream.inode))
         found: list[DirEntry] = []
         while not found:
             # A page whose names are all gone must not look like the end.
@@ -376,6 +411,7 @@ class Vfs:
 
     def note_change(self, key: Key, inode: int) -> None:
         """The namespace's listener: a name changed, by this mount or by anyone else."""
+        self._openless.forget(inode)
         if self._streams:
             self._streams.note_change(key, inode)
         self.notices.note_change(key, inode)
@@ -405,10 +441,37 @@ class Vfs:
         if self._streams:
             self._streams.note_write(inode)
 
-    def _opened(self, entry: Entry, handle: Handle, caller: Caller) -> OpenOut:
-        verdict = self._pages.opened(entry.inode, content_of(entry))
-        number = self._handles.add(handle, caller, direct_io=verdict.direct_io)
-        return OpenOut(number, verdict.keep_cache, verdict.direct_io)
+    async def _opened(self, entry: Entry, handle: Handle, caller: Caller) -> OpenOut:
+        """Decide how the kernel reads and writes a new handle. One that cannot share the file which the kernel has for
+        the inode stands for another inode from now on: Changed (ESTALE) makes the kernel look the name up again."""
+        inode = entry.inode
+        try:
+            if handle.writable and self._pages.lent(inode) is not None:
+                await handle.write_in_place()
+                entry = handle.entry
+            verdict = self._pages.opened(inode, content_of(entry), handle.lendable())
+        except BaseException as error:
+            with trio.CancelScope(shield=True):
+                await handle.close()
+            if isinstance(error, Mixed | Changed):
+                self._namespace.renew_inode(inode)
+                raise Changed("the kernel has other bytes of this file open") from error
+            raise
+        return self._number(handle, caller, verdict)
+
+    def _number(self, handle: Handle, caller: Caller, verdict: PageVerdict) -> OpenOut:
+        if verdict.backing is not None:
+            handle.lend(verdict.backing.file.inode)
+        else:
+            # Opened at once: eviction and the origin then cannot touch what this handle reads.
+            handle.attach()
+        number = self._handles.add(handle, caller, verdict)
+        backing_id = 0 if verdict.backing is None else verdict.backing.id
+        return OpenOut(number, verdict.keep_cache, verdict.direct_io, backing_id, no_flush=not handle.writable)
+
+    def io_mode(self, inode: int) -> str:
+        """How the kernel reads a file of this mount now: ``passthrough``, ``cached`` or ``closed``."""
+        return self._pages.mode(inode)
 
 
 def reads_what(handle: Handle, entry: Entry) -> bool:

@@ -62,6 +62,7 @@ class Metrics:
         self.memory_shed = self._counter("memory_shed", "Work left undone for want of memory, by purpose", "purpose")
 
         self.mounts = self._gauge("mounts", "Mounts of this engine")
+        self.mount_requests = self._counter("mount_requests", "Requests of the kernel, by how they were served", "how")
         self.restarts = self._gauge("restarts", "Engines that were replaced since the first one was started")
 
     def snapshot(self) -> dict[str, float | dict[str, float]]:

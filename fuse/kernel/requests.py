@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from tiercache.errors import Absent
-from tiercache.fuse.attributes import Caller, OpenOut
+from tiercache.fuse.attributes import Caller, DirEntry, OpenOut
 from tiercache.fuse.kernel import wire
 from tiercache.fuse.kernel.wire import Opcode, Request, SetattrField
 from tiercache.fuse.vfs import Vfs
@@ -64,19 +64,19 @@ async def _readlink(vfs: Vfs, request: Request) -> Answer:
 
 async def _symlink(vfs: Vfs, request: Request) -> Answer:
     name, target = wire.two_strings(request.body)
-    return (wire.pack_entry_out(await vfs.symlink(request.node, name, target, _caller(request))),)
+    return (wire.pack_entry_out(await vfs.symlink(request.node, name, target, caller_of(request))),)
 
 
 async def _mknod(vfs: Vfs, request: Request) -> Answer:
     mode, device, _, _ = wire.MKNOD_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.MKNOD_IN.size)
-    return (wire.pack_entry_out(await vfs.mknod(request.node, name, mode, device, _caller(request))),)
+    return (wire.pack_entry_out(await vfs.mknod(request.node, name, mode, device, caller_of(request))),)
 
 
 async def _mkdir(vfs: Vfs, request: Request) -> Answer:
     mode = wire.MKDIR_IN.unpack_from(request.body)[0]
     name = wire.c_string(request.body, wire.MKDIR_IN.size)
-    return (wire.pack_entry_out(await vfs.mkdir(request.node, name, mode, _caller(request))),)
+    return (wire.pack_entry_out(await vfs.mkdir(request.node, name, mode, caller_of(request))),)
 
 
 async def _unlink(vfs: Vfs, request: Request) -> Answer:
@@ -113,18 +113,21 @@ async def _open(vfs: Vfs, request: Request) -> Answer:
     flags, open_flags = wire.OPEN_IN.unpack_from(request.body)
     if flags & os.O_TRUNC and open_flags & wire.OPEN_KILL_SUIDGID:
         await vfs.drop_privileges(request.node)
-    return (_open_out(vfs, await vfs.open(request.node, flags, _caller(request))),)
+    return (open_out(await vfs.open(request.node, flags, caller_of(request))),)
 
 
 async def _create(vfs: Vfs, request: Request) -> Answer:
     flags, mode, _, _ = wire.CREATE_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.CREATE_IN.size)
-    entry, opened = await vfs.create(request.node, name, mode, flags, _caller(request))
-    return (wire.pack_entry_out(entry), _open_out(vfs, opened))
+    entry, opened = await vfs.create(request.node, name, mode, flags, caller_of(request))
+    return (wire.pack_entry_out(entry), open_out(opened))
 
 
-def _open_out(vfs: Vfs, opened: OpenOut) -> bytes:
-    flags = wire.FOPEN_NOFLUSH if vfs.options.read_only else 0
+def open_out(opened: OpenOut) -> bytes:
+    """``struct fuse_open_out``."""
+    flags = wire.FOPEN_NOFLUSH if opened.no_flush else 0
+    if opened.backing_id:
+        return wire.OPEN_OUT.pack(opened.handle, flags | wire.FOPEN_PASSTHROUGH, opened.backing_id)
     if opened.keep_cache:
         flags |= wire.FOPEN_KEEP_CACHE
     if opened.direct_io:
@@ -134,14 +137,21 @@ def _open_out(vfs: Vfs, opened: OpenOut) -> bytes:
 
 async def _read(vfs: Vfs, request: Request) -> Answer:
     handle, offset, size_bytes, *_ = wire.READ_IN.unpack_from(request.body)
+    if not handle:
+        return (await vfs.read_unopened(request.node, offset, size_bytes),)
     return (await vfs.read(handle, offset, size_bytes),)
 
 
 async def _write(vfs: Vfs, request: Request) -> Answer:
-    handle, offset, size_bytes, flags, *_ = wire.WRITE_IN.unpack_from(request.body)
-    data = memoryview(request.body)[wire.WRITE_IN.size : wire.WRITE_IN.size + size_bytes]
-    written = await vfs.write(handle, offset, data, kill_privileges=bool(flags & wire.WRITE_KILL_SUIDGID))
+    handle, offset, data, kill_privileges = write_fields(request)
+    written = await vfs.write(handle, offset, data, kill_privileges=kill_privileges)
     return (wire.WRITE_OUT.pack(written, 0),)
+
+
+def write_fields(request: Request) -> tuple[int, int, memoryview, bool]:
+    """Handle, offset, data, and whether the write takes set-user-id bits away."""
+    handle, offset, size_bytes, flags, *_ = wire.WRITE_IN.unpack_from(request.body)
+    return handle, offset, request.data[:size_bytes], bool(flags & wire.WRITE_KILL_SUIDGID)
 
 
 async def _flush(vfs: Vfs, request: Request) -> Answer:
@@ -174,9 +184,19 @@ async def _readdirplus(vfs: Vfs, request: Request) -> Answer:
 
 async def _directory(vfs: Vfs, request: Request, *, plus: bool) -> Answer:
     handle, offset, size_bytes, *_ = wire.READ_IN.unpack_from(request.body)
-    smallest = wire.DIRENT.size + 8 + (wire.ENTRY_OUT.size + wire.ATTR.size if plus else 0)
+    lines = await vfs.readdirplus(handle, offset, lines_that_fit(size_bytes, plus=plus), node=request.node)
+    return directory_lines(lines, size_bytes, plus=plus)
+
+
+def lines_that_fit(size_bytes: int, *, plus: bool) -> int:
+    """How many lines a reply of this size holds at most."""
+    return max(1, size_bytes // (wire.DIRENT.size + 8 + (wire.ENTRY_OUT.size + wire.ATTR.size if plus else 0)))
+
+
+def directory_lines(lines: Sequence[DirEntry], size_bytes: int, *, plus: bool) -> Answer:
+    """As many lines as fit."""
     records: list[bytes] = []
-    for line in await vfs.readdirplus(handle, offset, max(1, size_bytes // smallest)):
+    for line in lines:
         attr = line.entry.attr
         record = wire.pack_dirent(line.name, node=attr.node, mode=attr.mode, cookie=line.cookie)
         if plus:
@@ -205,15 +225,15 @@ async def _statfs(vfs: Vfs, request: Request) -> Answer:
 async def _getxattr(vfs: Vfs, request: Request) -> Answer:
     size_bytes, _ = wire.GETXATTR_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.GETXATTR_IN.size)
-    return _sized(await vfs.getxattr(request.node, name), size_bytes)
+    return sized(await vfs.getxattr(request.node, name), size_bytes)
 
 
 async def _listxattr(vfs: Vfs, request: Request) -> Answer:
     size_bytes, _ = wire.GETXATTR_IN.unpack_from(request.body)
-    return _sized(b"".join(name + b"\0" for name in await vfs.listxattr(request.node)), size_bytes)
+    return sized(b"".join(name + b"\0" for name in await vfs.listxattr(request.node)), size_bytes)
 
 
-def _sized(value: bytes, room_bytes: int) -> Answer:
+def sized(value: bytes, room_bytes: int) -> Answer:
     """The value, or its size when the caller only asks for that."""
     if room_bytes == 0:
         return (wire.GETXATTR_OUT.pack(len(value), 0),)
@@ -249,7 +269,8 @@ def forget(vfs: Vfs, request: Request) -> None:
         vfs.forget(node)
 
 
-def _caller(request: Request) -> Caller:
+def caller_of(request: Request) -> Caller:
+    """Who made the request."""
     return Caller(request.uid, request.gid, request.pid)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
+import select
 from collections.abc import Sequence
 
 import trio
@@ -12,9 +14,11 @@ import trio
 from tiercache.errors import Broken
 from tiercache.fuse.guard import errno_for
 from tiercache.fuse.kernel import mounting, wire
-from tiercache.fuse.kernel.requests import HANDLERS, forget
+from tiercache.fuse.kernel.inline import INLINE
+from tiercache.fuse.kernel.requests import HANDLERS, Answer, forget
 from tiercache.fuse.kernel.wire import InitFlag, Notice, Opcode, Request
 from tiercache.fuse.vfs import Vfs
+from tiercache.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +26,19 @@ MAX_REQUESTS = 256
 """Requests under way at once; further ones wait in the kernel."""
 
 MAX_READ_IN_A_ROW = 16
-"""Requests that are started before the tasks that serve them get a turn."""
+"""Requests that are taken before other tasks get a turn."""
+
+LINGER_MS = 1
+"""How long the loop waits for the next request by itself after it answered one: a program that reads file after file
+asks again within microseconds, and a turn through trio's own loop would double its waiting. Other tasks of the engine
+wait no longer than this for their turn."""
 
 MAX_WRITE_BYTES = 1024 * 1024
 MAX_BACKGROUND = 64
 _PAGE_BYTES = 4096
 _BUFFER_BYTES = MAX_WRITE_BYTES + _PAGE_BYTES
+_STACK_DEPTH = 2
+"""Lent files may lie on a filesystem that is itself stacked on another one (overlayfs in containers)."""
 
 _SILENT = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT, Opcode.NOTIFY_REPLY})
 
@@ -44,6 +55,10 @@ WANTED = (
     | InitFlag.MAX_PAGES
     # With it the kernel does not ask for security.capability before every write.
     | InitFlag.HANDLE_KILLPRIV_V2
+    | InitFlag.INIT_EXT
+    | InitFlag.PASSTHROUGH
+    | InitFlag.NO_OPEN_SUPPORT
+    | InitFlag.NO_OPENDIR_SUPPORT
 )
 
 
@@ -52,50 +67,51 @@ class KernelDriver:
 
     name = "kernel"
 
-    def __init__(self, vfs: Vfs, mountpoint: str) -> None:
+    def __init__(self, vfs: Vfs, mountpoint: str, metrics: Metrics) -> None:
         self._vfs = vfs
         self._mountpoint = mountpoint
+        self._count_inline = metrics.mount_requests.labels(how="inline").inc
+        self._count_waiting = metrics.mount_requests.labels(how="waiting").inc
         self._descriptor = -1
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._unyielding = 0  # requests read since other tasks last had a turn
+        self._in_a_row = 0  # requests taken since other tasks last had a turn
+        self._under_way = 0  # requests that tasks work on
+        self._poll = select.poll()
 
     def mount(self) -> None:
         """Ask the kernel for the mount."""
         self._descriptor = mounting.mount(self._mountpoint, self._vfs.options)
         os.set_blocking(self._descriptor, False)
+        self._poll.register(self._descriptor, select.POLLIN)
 
     async def run(self) -> None:
         """Serve requests until the filesystem is unmounted."""
         slots = trio.Semaphore(MAX_REQUESTS)
         async with trio.open_nursery() as nursery:
-            while True:
-                if slots.value:
-                    slots.acquire_nowait()
-                else:
-                    await slots.acquire()
-                request = await self._next_request()
-                if request is None:
-                    nursery.cancel_scope.cancel()
-                    return
+            while (request := await self._next_request()) is not None:
                 if request.opcode in _SILENT:
                     if request.opcode in (Opcode.FORGET, Opcode.BATCH_FORGET):
                         forget(self._vfs, request)
-                    slots.release()
-                else:
-                    nursery.start_soon(self._serve, request, slots)
+                elif not self._answered_inline(request):
+                    await slots.acquire()
+                    self._count_waiting()
+                    self._under_way += 1
+                    nursery.start_soon(self._serve, wire.kept(request), slots)
+            nursery.cancel_scope.cancel()
+
+    # -- requests -----------------------------------------------------------------------------------
 
     async def _next_request(self) -> Request | None:
         """The next message, None when the session is over."""
         while True:
-            if self._unyielding >= MAX_READ_IN_A_ROW:
-                self._unyielding = 0
+            if self._in_a_row >= MAX_READ_IN_A_ROW:
+                self._in_a_row = 0
                 await trio.lowlevel.checkpoint()
             try:
                 length = os.readv(self._descriptor, [self._buffer])
             except BlockingIOError:
-                self._unyielding = 0
-                await trio.lowlevel.wait_readable(self._descriptor)
+                await self._wait()
                 continue
             except OSError as error:
                 if error.errno in (errno.ENODEV, errno.ECONNABORTED):
@@ -103,17 +119,50 @@ class KernelDriver:
                 if error.errno in (errno.ENOENT, errno.EINTR):  # the request was taken back, or a signal came
                     continue
                 raise
-            self._unyielding += 1
-            return wire.request_of(bytes(self._view[:length]))
+            self._in_a_row += 1
+            return wire.request_of(self._view[:length])
+
+    async def _wait(self) -> None:
+        """Until there is something to read. Lingers first, unless a task has work of its own to do."""
+        if self._in_a_row and not self._under_way and self._poll.poll(LINGER_MS):
+            return
+        self._in_a_row = 0
+        await trio.lowlevel.wait_readable(self._descriptor)
+
+    async def settled(self) -> None:
+        """Return when every request that the kernel has sent so far was taken, and its task has begun: a file whose
+        close(2) returned before this call is closed for us as well."""
+        while self._poll.poll(0):
+            await trio.lowlevel.checkpoint()
+        # Tasks of the present batch run once more before this one does.
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+
+    def _answered_inline(self, request: Request) -> bool:
+        """Answer what needs no waiting."""
+        answer_now = INLINE.get(request.opcode)
+        if answer_now is None:
+            return False
+        try:
+            body = answer_now(self._vfs, request)
+        except Exception as error:
+            self._reply(request.unique, _errno_of(error, request), ())
+            return True
+        if body is None:
+            return False
+        self._reply(request.unique, 0, body)
+        self._count_inline()
+        return True
 
     async def _serve(self, request: Request, slots: trio.Semaphore) -> None:
         try:
             code, body = await self._answer(request)
             self._reply(request.unique, code, body)
         finally:
+            self._under_way -= 1
             slots.release()
 
-    async def _answer(self, request: Request) -> tuple[int, Sequence[bytes | memoryview]]:
+    async def _answer(self, request: Request) -> tuple[int, Answer]:
         if request.opcode == Opcode.INIT:
             return 0, (self._init(request),)
         handler = HANDLERS.get(request.opcode)
@@ -123,10 +172,10 @@ class KernelDriver:
         try:
             return 0, await handler(self._vfs, request)
         except Exception as error:
-            return errno_for(error, Opcode(request.opcode).name.lower(), f"node {request.node}"), ()
+            return _errno_of(error, request), ()
 
     def _reply(self, unique: int, code: int, body: Sequence[bytes | memoryview]) -> None:
-        length = wire.OUT_HEADER.size + sum(len(piece) for piece in body)
+        length = wire.OUT_HEADER.size + sum(map(len, body))
         try:
             os.writev(self._descriptor, [wire.OUT_HEADER.pack(length, -code, unique), *body])
         except OSError as error:
@@ -134,24 +183,41 @@ class KernelDriver:
             if error.errno not in (errno.ENOENT, errno.ENODEV, errno.ECONNABORTED):
                 log.error("an answer was refused by the kernel: %s", error)
 
+    # -- the session --------------------------------------------------------------------------------
+
     def _init(self, request: Request) -> bytes:
         major, minor, max_readahead_bytes, offered = wire.INIT_IN.unpack_from(request.body)
         if major != wire.MAJOR:
             raise Broken(f"the kernel speaks FUSE {major}.{minor}, not {wire.MAJOR}")
-        flags = WANTED & InitFlag(offered & int(WANTED))
+        if offered & InitFlag.INIT_EXT:
+            offered |= wire.INIT_IN_FLAGS2.unpack_from(request.body, wire.INIT_IN.size)[0] << 32
+        flags = int(WANTED) & offered
+        if flags & InitFlag.PASSTHROUGH:
+            self._vfs.backings.lender = self
         return wire.INIT_OUT.pack(
             wire.MAJOR,
             wire.MINOR,
             max_readahead_bytes,
-            int(flags),
+            flags & 0xFFFFFFFF,
             MAX_BACKGROUND,
             MAX_BACKGROUND * 3 // 4,
             MAX_WRITE_BYTES,
             1,  # timestamps are exact to the nanosecond
             MAX_WRITE_BYTES // _PAGE_BYTES,
             0,
-            0,
+            flags >> 32,
+            _STACK_DEPTH,
         )
+
+    def lend(self, fd: int) -> int:
+        """Hand an open file to the kernel and return its backing id."""
+        # A mutable buffer: with bytes, ioctl() gives the buffer back and not the result.
+        backing = bytearray(wire.BACKING_MAP.pack(fd, 0))
+        return int(fcntl.ioctl(self._descriptor, wire.IOC_BACKING_OPEN, backing, True))
+
+    def take_back(self, backing_id: int) -> None:
+        """Give up a backing id."""
+        fcntl.ioctl(self._descriptor, wire.IOC_BACKING_CLOSE, bytearray(wire.BACKING_ID.pack(backing_id)), True)
 
     def invalidate_attributes(self, node: int) -> None:
         self._notify(Notice.INVAL_INODE, wire.INVAL_INODE_OUT.pack(node, -1, 0))
@@ -168,3 +234,7 @@ class KernelDriver:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _errno_of(error: Exception, request: Request) -> int:
+    return errno_for(error, Opcode(request.opcode).name.lower(), f"node {request.node}")

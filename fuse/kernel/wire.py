@@ -1,4 +1,4 @@
-"""The FUSE protocol's structures and numbers (``include/uapi/linux/fuse.h``, 7.38), and nothing else."""
+"""The FUSE protocol's structures and numbers (``include/uapi/linux/fuse.h``, 7.41), and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tiercache.fuse.attributes import PREFERRED_IO_BYTES, Attr, EntryOut, FileSystemSpace
 
 MAJOR = 7
-MINOR = 38
+MINOR = 41
 
 
 class Opcode(enum.IntEnum):
@@ -48,14 +48,18 @@ class Opcode(enum.IntEnum):
     CREATE = 35
     INTERRUPT = 36
     DESTROY = 38
+    IOCTL = 39
     NOTIFY_REPLY = 41
     BATCH_FORGET = 42
+    FALLOCATE = 43
     READDIRPLUS = 44
     RENAME2 = 45
+    LSEEK = 46
+    COPY_FILE_RANGE = 47
 
 
 class InitFlag(enum.IntFlag):
-    """Features that INIT negotiates; the ones that we know of."""
+    """Features that INIT negotiates; the ones that we know of. From bit 32 on they travel in ``flags2``."""
 
     ASYNC_READ = 1 << 0
     ATOMIC_O_TRUNC = 1 << 3
@@ -65,10 +69,16 @@ class InitFlag(enum.IntFlag):
     DO_READDIRPLUS = 1 << 13
     READDIRPLUS_AUTO = 1 << 14
     ASYNC_DIO = 1 << 15
+    NO_OPEN_SUPPORT = 1 << 17
     PARALLEL_DIROPS = 1 << 18
     MAX_PAGES = 1 << 22
+    CACHE_SYMLINKS = 1 << 23
+    NO_OPENDIR_SUPPORT = 1 << 24
     HANDLE_KILLPRIV_V2 = 1 << 28
     INIT_EXT = 1 << 30
+    DIRECT_IO_ALLOW_MMAP = 1 << 36
+    PASSTHROUGH = 1 << 37
+    HAS_RESEND = 1 << 39
 
 
 class SetattrField(enum.IntFlag):
@@ -94,7 +104,9 @@ class Notice(enum.IntEnum):
 
 FOPEN_DIRECT_IO = 1 << 0
 FOPEN_KEEP_CACHE = 1 << 1
+FOPEN_CACHE_DIR = 1 << 3
 FOPEN_NOFLUSH = 1 << 5
+FOPEN_PASSTHROUGH = 1 << 7
 
 WRITE_KILL_SUIDGID = 1 << 2
 OPEN_KILL_SUIDGID = 1 << 0
@@ -104,13 +116,14 @@ IN_HEADER = struct.Struct("<IIQQIIIHH")
 OUT_HEADER = struct.Struct("<IiQ")
 
 INIT_IN = struct.Struct("<IIII")
-INIT_OUT = struct.Struct("<IIIIHHIIHHI28x")
+INIT_IN_FLAGS2 = struct.Struct("<I")
+INIT_OUT = struct.Struct("<IIIIHHIIHHII24x")
 ATTR = struct.Struct("<QQQQQQIIIIIIIIII")
 ENTRY_OUT = struct.Struct("<QQQQII")
 ATTR_OUT = struct.Struct("<QII")
 SETATTR_IN = struct.Struct("<IIQQQQQQIIIIIIII")
 OPEN_IN = struct.Struct("<II")
-OPEN_OUT = struct.Struct("<QII")
+OPEN_OUT = struct.Struct("<QIi")
 CREATE_IN = struct.Struct("<IIII")
 MKNOD_IN = struct.Struct("<IIII")
 MKDIR_IN = struct.Struct("<II")
@@ -128,12 +141,25 @@ GETXATTR_IN = struct.Struct("<II")
 GETXATTR_OUT = struct.Struct("<II")
 STATFS_OUT = struct.Struct("<QQQQQIIII24x")
 DIRENT = struct.Struct("<QQII")
+FALLOCATE_IN = struct.Struct("<QQQII")
+LSEEK_IN = struct.Struct("<QQII")
+LSEEK_OUT = struct.Struct("<Q")
+COPY_FILE_RANGE_IN = struct.Struct("<QQQQQQQ")
 FORGET_IN = struct.Struct("<Q")
 BATCH_FORGET_IN = struct.Struct("<II")
 FORGET_ONE = struct.Struct("<QQ")
 INVAL_INODE_OUT = struct.Struct("<Qqq")
 INVAL_ENTRY_OUT = struct.Struct("<QII")
 
+BACKING_MAP = struct.Struct("<iI8x")
+"""``struct fuse_backing_map``: descriptor, flags."""
+IOC_BACKING_OPEN = 0x4010E501
+"""``_IOW(229, 1, struct fuse_backing_map)``; the result is the backing id."""
+IOC_BACKING_CLOSE = 0x4004E502
+"""``_IOW(229, 2, uint32_t)``."""
+BACKING_ID = struct.Struct("<I")
+
+_WRITE_DATA_START = IN_HEADER.size + WRITE_IN.size
 _NANOSECONDS = 1_000_000_000
 _ALIGNMENT = 8
 
@@ -148,12 +174,20 @@ class Request(NamedTuple):
     gid: int
     pid: int
     body: bytes
+    data: memoryview
+    """What a WRITE writes: a view of the buffer that it was read into, until the request is ``kept``."""
 
 
-def request_of(message: bytes) -> Request:
-    """Split a message into header and body."""
+def request_of(message: memoryview) -> Request:
+    """Split a message into header, body and the data of a WRITE."""
     _, opcode, unique, node, uid, gid, pid, _, _ = IN_HEADER.unpack_from(message)
-    return Request(opcode, unique, node, uid, gid, pid, message[IN_HEADER.size :])
+    end = _WRITE_DATA_START if opcode == Opcode.WRITE else len(message)
+    return Request(opcode, unique, node, uid, gid, pid, bytes(message[IN_HEADER.size : end]), message[end:])
+
+
+def kept(request: Request) -> Request:
+    """The request with data of its own, for one that outlives the buffer."""
+    return request._replace(data=memoryview(bytes(request.data)))
 
 
 def c_string(body: bytes, offset: int = 0) -> bytes:

@@ -32,7 +32,7 @@ def streams(keys: dict[int, Key]) -> Streams:
 
 def test_pages_continue_at_their_cookies(streams: Streams) -> None:
     stream = streams.get(streams.open(DIRECTORY_INODE))
-    stream.take(children(b"a", b"b", b"c"))
+    stream.start(children(b"a", b"b", b"c"))
     first = stream.lines(0, 2)
     assert [line.name for line in first] == [b"a", b"b"]
     assert [line.name for line in stream.lines(first[-1].cookie, 2)] == [b"c"]
@@ -41,33 +41,33 @@ def test_pages_continue_at_their_cookies(streams: Streams) -> None:
 
 def test_two_streams_do_not_disturb_each_other(streams: Streams) -> None:
     one, two = (streams.get(streams.open(DIRECTORY_INODE)) for _ in range(2))
-    one.take(children(b"a", b"b"))
-    two.take(children(b"b"))
+    one.start(children(b"a", b"b"))
+    two.start(children(b"b"))
     assert [line.name for line in one.lines(0, 9)] == [b"a", b"b"]
     assert [line.name for line in two.lines(0, 9)] == [b"b"]
 
 
 def test_a_changed_name_is_marked_until_the_stream_starts_over(streams: Streams) -> None:
     stream = streams.get(streams.open(DIRECTORY_INODE))
-    stream.take(children(b"a", b"b"))
+    stream.start(children(b"a", b"b"))
     streams.note_change(b"some/dir/b", 0)
     streams.note_change(b"elsewhere/a", 0)
     assert [line.changed for line in stream.lines(0, 9)] == [False, True]
-    stream.take(children(b"a", b"b"))
+    stream.start(children(b"a", b"b"))
     assert [line.changed for line in stream.lines(0, 9)] == [False, False]
 
 
 def test_a_written_file_is_marked_under_each_of_its_names(streams: Streams) -> None:
     stream = streams.get(streams.open(DIRECTORY_INODE))
     entry = Entry(Kind.FILE, 9)
-    stream.take([(b"a", entry), (b"b", entry), (b"c", Entry(Kind.FILE, 10))])
+    stream.start([(b"a", entry), (b"b", entry), (b"c", Entry(Kind.FILE, 10))])
     streams.note_write(9)
     assert [line.changed for line in stream.lines(0, 9)] == [True, True, False]
 
 
 def test_a_moved_directory_is_followed(streams: Streams, keys: dict[int, Key]) -> None:
     stream = streams.get(streams.open(DIRECTORY_INODE))
-    stream.take(children(b"a"))
+    stream.start(children(b"a"))
     keys[DIRECTORY_INODE] = b"moved"
     streams.note_change(b"moved/a", 0)
     assert stream.lines(0, 1)[0].changed
@@ -76,7 +76,7 @@ def test_a_moved_directory_is_followed(streams: Streams, keys: dict[int, Key]) -
 
 def test_a_removed_directory_marks_nothing(streams: Streams, keys: dict[int, Key]) -> None:
     stream = streams.get(streams.open(DIRECTORY_INODE))
-    stream.take(children(b"a"))
+    stream.start(children(b"a"))
     del keys[DIRECTORY_INODE]
     streams.note_change(b"some/dir/a", 0)
     assert not stream.lines(0, 1)[0].changed

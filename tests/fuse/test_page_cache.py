@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tiercache.fuse.backing import Backings
 from tiercache.fuse.pages import Content, PageCache, PageVerdict, content_of
 from tiercache.model import Entry, Kind, VersionId
 
 INODE = 7
-KEEP = PageVerdict(keep_cache=True, direct_io=False)
-DROP = PageVerdict(keep_cache=False, direct_io=False)
-ROUND = PageVerdict(keep_cache=False, direct_io=True)
+KEEP = PageVerdict(keep_cache=True)
+DROP = PageVerdict()
+ROUND = PageVerdict(direct_io=True)
 
 V1 = Content("one", 0)
 V2 = Content("two", 0)
@@ -22,7 +23,7 @@ def staged(number: int) -> Content:
 
 @pytest.fixture
 def pages() -> PageCache:
-    return PageCache()
+    return PageCache(Backings())
 
 
 def test_the_first_open_drops_what_may_be_left(pages: PageCache) -> None:
@@ -31,20 +32,20 @@ def test_the_first_open_drops_what_may_be_left(pages: PageCache) -> None:
 
 def test_the_same_version_keeps_its_pages(pages: PageCache) -> None:
     pages.opened(INODE, V1)
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     assert pages.opened(INODE, V1) == KEEP
 
 
 def test_another_version_drops_the_pages(pages: PageCache) -> None:
     pages.opened(INODE, V1)
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     assert pages.opened(INODE, V2) == DROP
 
 
 def test_another_version_goes_round_pages_that_are_in_use(pages: PageCache) -> None:
     pages.opened(INODE, V1)
     assert pages.opened(INODE, V2) == ROUND
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     assert pages.opened(INODE, V2) == DROP
 
 
@@ -58,16 +59,16 @@ def test_written_pages_stay_through_staging_and_upload(pages: PageCache) -> None
 
 def test_a_created_file_keeps_its_pages_through_upload(pages: PageCache) -> None:
     pages.opened(INODE, staged(1))
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     assert pages.opened(INODE, V1) == KEEP
 
 
 def test_what_a_stranger_replaced_is_dropped_even_after_own_writes(pages: PageCache) -> None:
     pages.opened(INODE, staged(1))
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     pages.replaced(INODE)
     assert pages.opened(INODE, V2) == DROP
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     assert pages.opened(INODE, V2) == KEEP
 
 
@@ -87,7 +88,7 @@ def test_a_forgotten_inode_starts_anew(pages: PageCache) -> None:
     pages.opened(INODE, V1)
     pages.forgotten(INODE)
     assert pages.is_open(INODE), "an open inode is not forgotten"
-    pages.closed(INODE)
+    pages.closed(INODE, DROP)
     pages.forgotten(INODE)
     assert pages.opened(INODE, V1) == DROP
 

@@ -214,9 +214,9 @@ def umount_when_free(engine: EngineProcess, path: Path, deadline_s: float = 10.0
             time.sleep(0.05)
 
 
-def mounted_for(engine: EngineProcess, source: Source, path: Path, driver: str) -> Iterator[Mounted]:
+def mounted_for(engine: EngineProcess, source: Source, path: Path, driver: str, **settings: Any) -> Iterator[Mounted]:
     """The body of a fixture: mount, and unmount what the test left."""
-    mount = Mounted(engine, source, path, {"mount_options": {"driver": driver}})
+    mount = Mounted(engine, source, path, {"mount_options": {"driver": driver}, **settings})
     mount.mount()
     yield mount
     if is_mounted(path):

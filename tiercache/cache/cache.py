@@ -12,7 +12,7 @@ import trio
 from tiercache.cache.copies import Copies
 from tiercache.cache.fetch import Fetcher
 from tiercache.cache.fill import Filler
-from tiercache.cache.move import adopt, rebind
+from tiercache.cache.move import adopt, rebind, take_out
 from tiercache.cache.opening import Opened, Openings
 from tiercache.cache.overflow import Overflow
 from tiercache.cache.promote import Promoter
@@ -90,6 +90,11 @@ class Cache:
         """
         return self._copies.locate(version)
 
+    def open_local(self, version: VersionRef, *, on_nvme: bool = False) -> int | None:
+        """A descriptor of a complete, checked copy (the fastest, or the one on the NVMe tier), counted as a hit. It
+        stays the cache's, and is good until the next call. None where there is none, always with ``verify="read"``."""
+        return self._reader.open_local(version, on_nvme=on_nvme) if self._trusting else None
+
     async def locate_verified(self, version: VersionRef) -> Location | None:
         """As ``locate``, but compares a complete copy of an earlier run with its checksums first, in a thread."""
         location = self._copies.locate(version)
@@ -160,6 +165,11 @@ class Cache:
         """
         return adopt(self._copies, version, path, checksums)
 
+    def take_out(self, version: VersionRef, path: str, *, file_inode: int) -> bytes | None:
+        """The opposite of ``adopt``: rename the NVMe copy, if it is the file with this inode number, to ``path`` and
+        forget the version. Its checksums, or None and nothing is changed."""
+        return take_out(self._copies, version, path, file_inode=file_inode)
+
     def rebind(self, old: VersionId, new: VersionRef) -> None:
         """The bytes of ``old`` got another etag (their metadata changed): they are those of ``new`` from now on."""
         rebind(self._copies, old, new)
@@ -206,7 +216,7 @@ class Cache:
 
     def close(self) -> None:
         """Close the descriptors. The nursery is the caller's to end, before."""
-        self._copies.files.close_all()
+        self._copies.close()
 
     def _is_pinned(self, version: VersionId) -> bool:
         return version in self._pins or self._states.is_in_flight(version) or self._promoter.is_running(version)

@@ -23,6 +23,9 @@ from tiercache.tier.files import open_for_read
 
 log = logging.getLogger(__name__)
 
+NVME_FILES = 16
+"""Descriptors of NVMe copies beside those of faster ones."""
+
 
 class Copies:
     """Finds, records and drops copies. ``on_lost`` is told when the NVMe file of a version is gone."""
@@ -38,19 +41,22 @@ class Copies:
         no client reads a file by itself."""
         self.on_lost: Callable[[VersionId], None] = lambda version: None
         self.files = OpenFiles()
+        self._nvme_files = OpenFiles(NVME_FILES)
+        """NVMe copies of versions whose faster copy is in ``files``."""
         self._metrics = metrics
         for tier in tiers.values():
             tier.on_evict = partial(self._unrecord, tier=tier.tier)
 
     # --- finding ------------------------------------------------------------------------------------------------
 
-    def locate(self, version: VersionRef) -> Location | None:
-        """A complete copy whose bytes this run has checked and whose file is unchanged since."""
+    def locate(self, version: VersionRef, *, tier: Tier | None = None) -> Location | None:
+        """A complete copy, the fastest or that of one tier, whose bytes this run has checked and whose file is
+        unchanged since."""
         record = self.records.find(version.id)
         if record is None or not record.complete:
             return None
         for copy in record.copies:
-            if copy.verified_run != self.run_id or copy.tier not in self.tiers:
+            if copy.verified_run != self.run_id or copy.tier not in self.tiers or tier not in (None, copy.tier):
                 continue
             path = self.tiers[copy.tier].path(version.id)
             if self._unchanged(version, copy, path):
@@ -63,9 +69,30 @@ class Copies:
         if file is not None:
             if file.complete and os.fstat(file.fd).st_ctime_ns == file.identity.ctime_ns:
                 return file
-            self.files.close(version.id)
+            self.close_files(version.id)
         location = self.locate(version)
         return None if location is None else self._open(version, location, complete=True)
+
+    def open_nvme(self, version: VersionRef) -> OpenFile | None:
+        """The same of the copy on the NVMe tier, although a faster one may be there."""
+        file = self.open(version)
+        if file is None or file.tier is Tier.NVME:
+            return file
+        file = self._nvme_files.get(version.id)
+        if file is not None and os.fstat(file.fd).st_ctime_ns == file.identity.ctime_ns:
+            return file
+        location = self.locate(version, tier=Tier.NVME)
+        return None if location is None else self._open(version, location, complete=True, files=self._nvme_files)
+
+    def close_files(self, version: VersionId) -> None:
+        """Close what is open of a version's copies."""
+        self.files.close(version)
+        self._nvme_files.close(version)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self.files.close_all()
+        self._nvme_files.close_all()
 
     def open_partial(self, version: VersionRef, state: VersionState) -> OpenFile | None:
         """A descriptor of the file that is being filled, None (and doubts raised) when it is not as we left it."""
@@ -146,7 +173,7 @@ class Copies:
             checksums=residency.checksums,
         )
         if complete:
-            self.files.close(version.id)  # it remembers the identity of the file while it was filled
+            self.close_files(version.id)  # it remembers the identity of the file while it was filled
         return self.records.put(version.id, new)
 
     def verified(self, version: VersionId, identity: FileIdentity) -> None:
@@ -157,7 +184,7 @@ class Copies:
         checked = Copy(Tier.NVME, identity.inode, identity.ctime_ns, self.stamp)
         others = [copy for copy in record.copies if copy.tier != Tier.NVME]
         self.records.put(version, record._replace(copies=tuple(sorted([*others, checked]))))
-        self.files.close(version)
+        self.close_files(version)
 
     # --- dropping -----------------------------------------------------------------------------------------------
 
@@ -184,7 +211,7 @@ class Copies:
     def drop(self, version: VersionId) -> None:
         """Forget a version in every tier."""
         self.records.drop(version)
-        self.files.close(version)
+        self.close_files(version)
         self.on_lost(version)
         for tier in self.tiers.values():
             tier.drop(version)
@@ -201,8 +228,9 @@ class Copies:
                 self.records.drop(version)
         file = self.files.get(version)
         if file is not None and file.tier == tier:
-            self.files.close(version)
+            self.close_files(version)
         if tier == Tier.NVME:
+            self._nvme_files.close(version)
             self.on_lost(version)
 
     def _unchanged(self, version: VersionRef, copy: Copy, path: str) -> bool:
@@ -228,7 +256,9 @@ class Copies:
         except OSError:
             return None
 
-    def _open(self, version: VersionRef, location: Location, *, complete: bool) -> OpenFile | None:
+    def _open(
+        self, version: VersionRef, location: Location, *, complete: bool, files: OpenFiles | None = None
+    ) -> OpenFile | None:
         try:
             fd = open_for_read(location.path)
         except OSError as error:
@@ -239,5 +269,5 @@ class Copies:
             os.close(fd)
             self.damaged(version.id, location.tier, "another file is in its place")
             return None
-        self.files.put(version.id, file)
+        (self.files if files is None else files).put(version.id, file)
         return file

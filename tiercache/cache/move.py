@@ -1,10 +1,12 @@
-"""Files that come into the tiers without a fetch: a staged file after its upload, and a version whose etag changed."""
+"""Files that enter or leave the tiers by their name alone: a staged file after its upload, a copy that is written to,
+and a version whose etag changed."""
 
 from __future__ import annotations
 
 import os
 
 from tiercache.cache.copies import Copies
+from tiercache.cache.records import copy_in
 from tiercache.cache.residency import Residency
 from tiercache.cache.words import VersionRef
 from tiercache.catalog import Copy
@@ -35,6 +37,22 @@ def adopt(copies: Copies, version: VersionRef, path: str, checksums: bytes) -> b
     return True
 
 
+def take_out(copies: Copies, version: VersionRef, path: str, *, file_inode: int) -> bytes | None:
+    """Rename the complete NVMe copy to ``path`` and forget the version; its checksums, None when that is not to be."""
+    nvme = copies.tiers.get(Tier.NVME)
+    record = copies.records.find(version.id)
+    copy = None if record is None or not record.complete else copy_in(record, Tier.NVME)
+    if nvme is None or record is None or copy is None or copy.inode != file_inode:
+        return None
+    try:
+        os.rename(nvme.path(version.id), path)
+    except OSError as error:
+        nvme.failed(error, "taking a file out")
+        return None
+    copies.drop(version.id)
+    return record.checksums
+
+
 def rebind(copies: Copies, old: VersionId, new: VersionRef) -> None:
     """Give the files of ``old`` to ``new``. Whatever cannot be moved is dropped: it can be fetched again."""
     record = copies.records.find(old)
@@ -44,7 +62,7 @@ def rebind(copies: Copies, old: VersionId, new: VersionRef) -> None:
         copies.drop(old)
         return
     copies.records.drop(old)
-    copies.files.close(old)
+    copies.close_files(old)
     copies.on_lost(old)
     moved = [copy for copy in record.copies if copy.tier in copies.tiers]
     moved = [now for copy in moved if (now := _move(copies.tiers[copy.tier], old, new.id, copy)) is not None]

@@ -71,6 +71,14 @@ class Reader:
         data = await self._read_complete(version, offset, length)
         return data if data is not None else await self._read_blocks(version, offset, length)
 
+    def open_local(self, version: VersionRef, *, on_nvme: bool) -> int | None:
+        """A descriptor of a complete copy; see Cache.open_local."""
+        file = self._copies.open_nvme(version) if on_nvme else self._copies.open(version)
+        if file is None:
+            return None
+        self._hit(version, file.tier, 0)
+        return file.fd
+
     async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
         """Make a range resident in a file; see Cache.ensure."""
         location = self._copies.locate(version)

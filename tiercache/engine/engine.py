@@ -276,6 +276,7 @@ class Engine:
         """Bring everything that is staged (of one mount) to its origin; returns at the deadline with what is left."""
         ids = None
         with trio.move_on_after(deadline_s):
+            await self.mounts.settled()
             await self._seal_flushed()
         if mountpoint is not None:
             ids = self.mounts.staged_ids(mountpoint)

@@ -40,10 +40,17 @@ class Files:
         try:
             if truncate:
                 await self._writes.truncate(live, 0)
+            else:
+                handle.attach()
         except BaseException:
             await handle.close()
             raise
         return handle
+
+    def open_known(self, key: Key, entry: Entry) -> Handle:
+        """Open for reading the file that ``entry`` tells of, which is what ``key`` names now. Never waits, and leaves
+        it to the caller to ``attach`` the handle."""
+        return self._handle(self._tree.live.obtain(entry.inode, key, entry), entry, writable=False, append=False)
 
     def open_unlinked(self, live: LiveInode, *, write: bool, append: bool) -> Handle:
         """A further handle of an inode that lost its name while open (/proc/PID/fd): it reads what the others read."""
@@ -61,8 +68,6 @@ class Files:
         version = self._tree.version_ref(live.key or b"", entry) if entry.version else None
         handle = Handle(self, self._writes, live, version, writable=writable, append=append)
         live.handles.add(handle)
-        if live.staged is None:
-            handle.attach()
         return handle
 
     async def create(
@@ -105,10 +110,14 @@ class Files:
 
     async def closed(self, live: LiveInode, handle: Handle) -> None:
         """A handle is gone: seal after the last writer, forget the inode after the last user."""
-        if handle.window is not None:
-            self._readahead.forget(handle.window)
         if handle.writable and live.staged is not None and live.writers == 0:
             await self._writes.seal(live)
+        self.forget(live, handle)
+
+    def forget(self, live: LiveInode, handle: Handle) -> None:
+        """The half of it that never waits, and all of it for a handle that could not write."""
+        if handle.window is not None:
+            self._readahead.forget(handle.window)
         if live.key is None and not live.handles:
             self._writes.drop_staged(live)
         elif live.staged is not None and not live.writers:
@@ -116,6 +125,14 @@ class Files:
         self._tree.live.release(live)
 
     # -- reading ------------------------------------------------------------------------------------
+
+    def readable(self, version: VersionRef) -> int | None:
+        """A descriptor of a complete copy to read from; good until the next call of the cache."""
+        return self._cache.open_local(version)
+
+    def lendable(self, version: VersionRef) -> int | None:
+        """The same of a copy that may be lent to the kernel."""
+        return self._writes.lending.readable(version)
 
     def open_complete(self, version: VersionRef) -> int | None:
         """A descriptor of the complete, checked local copy of ``version``, or None."""
@@ -162,6 +179,20 @@ class Files:
             with suppress(TierCacheError):
                 await self._cache.ensure(handle.version, 0, handle.version.size_bytes)
             handle.attach()
+
+    def renew_inode(self, inode: int) -> None:
+        """Give the names of a clean file a new inode; handles of the old one go on as those of a replaced file."""
+        tree = self._tree
+        live = tree.live.get(inode)
+        if live is None or live.key is None or live.staged is not None:
+            return
+        renewed = tree.catalog.new_inode()
+        for name in tree.names_of(inode) or [live.key]:
+            old = tree.entry(name)
+            if old is not None and old.inode == inode:
+                tree.put(name, old._replace(inode=renewed))
+                tree.replaced(name, old)
+                tree.changed(name, inode)
 
     def rebind(self, old_key: Key, old: Entry, new_key: Key, new: Entry) -> None:
         """The same bytes are another version now (another name or etag): move the cached copy, tell the handles."""

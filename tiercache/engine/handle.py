@@ -39,6 +39,8 @@ class Handle:
         self._fd: int | None = None
         """The complete local file of ``version``: once open, eviction and the origin cannot touch this handle."""
         self.window: Window | None = None
+        self.lent_inode = 0
+        """Inode number of the local file that the kernel reads and writes for this handle; 0 when it asks us."""
 
     @property
     def inode(self) -> int:
@@ -56,20 +58,29 @@ class Handle:
     async def read(self, offset: int, size: int) -> bytes | memoryview:
         """Up to ``size`` bytes at ``offset``; short only at the end. Changed (ESTALE) when the rest of this handle's
         version is no longer to be had."""
+        data = self.read_now(offset, size)
+        if data is not None:
+            return data
+        version = self.version
+        assert version is not None
+        return await self._files.read_version(self, version, offset, min(size, version.size_bytes - offset))
+
+    def read_now(self, offset: int, size: int) -> bytes | None:
+        """As ``read`` where a local file holds all bytes, else None."""
         staged = self._live.staged
         if staged is not None:
             return staged.pread(size, offset)
         version = self.version
         if version is None or offset >= version.size_bytes:
             return b""
-        if self._fd is not None or self.attach():
-            assert self._fd is not None
-            return os.pread(self._fd, size, offset)
-        return await self._files.read_version(self, version, offset, min(size, version.size_bytes - offset))
+        if self._fd is None and not self.attach():
+            return None
+        assert self._fd is not None
+        return os.pread(self._fd, size, offset)
 
     def attach(self) -> bool:
-        """Open the complete local copy of this handle's version if there is one."""
-        if self._fd is None and self.version is not None:
+        """Open the complete local copy of this handle's version if there is one and it is what is read."""
+        if self._fd is None and self._live.staged is None and self.version is not None:
             self._fd = self._files.open_complete(self.version)
         return self._fd is not None
 
@@ -82,17 +93,31 @@ class Handle:
         """The inode's staged bytes became this clean version, or its bytes got a new name."""
         self.version = version
         self._close_fd()
+        if self.lent_inode:
+            return
         # Opened at once: these bytes are local now, and eviction must not make this handle fetch them again.
         self.attach()
 
     async def write(self, offset: int, data: bytes | memoryview) -> int:
         """Write all of ``data``; waits when the staging budget is full. An append handle ignores ``offset``."""
-        if not self.writable:
-            raise ReadOnly("the file was not opened for writing")
+        self._require_writable()
         return await self._writes.write(self._live, offset, data, append=self._append)
 
+    def write_now(self, offset: int, data: bytes | memoryview) -> int | None:
+        """As ``write`` where the staged file is there and has room, else None and nothing is written."""
+        self._require_writable()
+        return self._writes.write_now(self._live, offset, data, append=self._append)
+
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise ReadOnly("the file was not opened for writing")
+
     async def flush(self) -> None:
-        """close(2) was called on one descriptor: make what was written recoverable and start its way to the origin."""
+        """close(2) was called on one descriptor: make what was written recoverable and start its way to the origin.
+        What the kernel writes by itself starts when the last descriptor is gone: until then it may write more."""
+        if self._live.lent_for_writing:
+            await self._writes.flush_lent(self._live)
+            return
         await self._writes.flush(self._live, last_writer=self.writable and self._live.writers == 1)
 
     async def fsync(self, *, data_only: bool = False) -> None:
@@ -101,15 +126,46 @@ class Handle:
 
     async def close(self) -> None:
         """The last descriptor is gone."""
+        self._live.note_kernel_writes()
         self._live.handles.discard(self)
         self._close_fd()
         await self._files.closed(self._live, self)
+
+    def close_reader(self) -> None:
+        """The same for a handle that could not write: there is nothing to wait for."""
+        assert not self.writable
+        self._live.handles.discard(self)
+        self._close_fd()
+        self._files.forget(self._live, self)
 
     def fileno(self) -> int | None:
         """A descriptor of a local file that holds all newest bytes, or None."""
         if self._live.staged is not None:
             return self._live.staged.fd
         return self._fd if self.attach() else None
+
+    def lendable(self) -> int | None:
+        """A descriptor of a local file that the kernel may use instead of asking us: the complete copy of a clean
+        version, or the staged file for one who may write it. None where there is none."""
+        live = self._live
+        if live.staged is None:
+            clean = self.version is not None and not self.writable
+            return self._files.lendable(self.version) if clean and self.version is not None else None
+        if self.writable or live.lent_inode:
+            return self._writes.lending.writable(live.staged)
+        return None
+
+    def lend(self, file_inode: int) -> None:
+        """The kernel has the file that ``lendable`` gave."""
+        self.lent_inode = file_inode
+        if self._live.staged is not None and self.writable:
+            self._live.seen_mtime_ns = self._live.staged.mtime_ns
+        self._close_fd()
+
+    async def write_in_place(self) -> None:
+        """Others have the inode's local file open through the kernel: what this handle writes must land in it. Changed
+        (ESTALE) where that cannot be."""
+        await self._writes.write_in_place(self._live)
 
     def _close_fd(self) -> None:
         if self._fd is not None:

@@ -13,6 +13,7 @@ from tiercache.model import Entry, Key
 
 if TYPE_CHECKING:
     from tiercache.engine.handle import Handle
+    from tiercache.engine.lending import TakenOver
     from tiercache.staging import StagedFile
 
 
@@ -42,6 +43,12 @@ class LiveInode:
     mtime_ns: int = 0
     """Time of the last write through a handle, 0 if none since the attributes were last set."""
 
+    taken_over: TakenOver | None = None
+    """The last staged file that was the cached copy itself, which the kernel had for reading."""
+
+    seen_mtime_ns: int = 0
+    """mtime of the staged file when it was last looked at: the kernel writes lent files without telling us."""
+
     users: int = 0
     """Operations without a handle that are under way."""
 
@@ -52,6 +59,23 @@ class LiveInode:
     def writers(self) -> int:
         """How many open handles may write."""
         return sum(1 for handle in self.handles if handle.writable)
+
+    @property
+    def lent_inode(self) -> int:
+        """Inode number of the local file that the kernel reads and writes for some handle; 0 for none."""
+        return next((handle.lent_inode for handle in self.handles if handle.lent_inode), 0)
+
+    @property
+    def lent_for_writing(self) -> bool:
+        """Whether the kernel may write to the staged file at any time."""
+        return any(handle.lent_inode and handle.writable for handle in self.handles)
+
+    def note_kernel_writes(self) -> None:
+        """A lent file that the kernel wrote to has the time of that write."""
+        if self.staged is not None and self.lent_for_writing:
+            mtime_ns = self.staged.mtime_ns
+            if mtime_ns != self.seen_mtime_ns:
+                self.seen_mtime_ns = self.mtime_ns = mtime_ns
 
 
 class LiveTable:
@@ -99,6 +123,7 @@ def live_entry(live: LiveInode) -> Entry:
     """The entry with the size and times of the bytes being written."""
     entry = live.entry
     if live.staged is not None:
+        live.note_kernel_writes()
         entry = entry._replace(size_bytes=live.staged.size_bytes, staged=live.staged.id)
     if live.mtime_ns:
         entry = entry._replace(mtime_ns=live.mtime_ns, ctime_ns=max(live.mtime_ns, entry.ctime_ns))

@@ -12,10 +12,11 @@ import trio
 
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import MountError, TierCacheError
-from tiercache.model import Key, is_below
+from tiercache.model import Key, OriginId, is_below
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
+    from tiercache.fuse.mounts import Serving
 
 ENDING_S = 5.0
 """How long a mount waits for an earlier one of the same place to end."""
@@ -34,6 +35,8 @@ class Mount:
     read_only: bool
     outlives: bool = False
     """The supervisor has it too: the next engine goes on with it."""
+    serving: Serving | None = None
+    """Set as soon as it answers."""
     ended: trio.Event = field(default_factory=trio.Event)
 
 
@@ -76,14 +79,14 @@ class Mounts:
         mount = Mount(mountpoint, url, namespace, root, read_only or namespace.read_only)
         self._mounts[mountpoint] = mount
         try:
-            await self._nursery.start(self._serve, mount, mount_options or {})
+            mount.serving = await self._nursery.start(self._serve, mount, mount_options or {})
         except BaseException:
             self._mounts.pop(mountpoint, None)
             raise
         return mount
 
     async def _serve(
-        self, mount: Mount, options: dict[str, Any], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, mount: Mount, options: dict[str, Any], *, task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED
     ) -> None:
         # The one import that points up: the engine hosts mounts, and it runs without FUSE all the same.
         from tiercache.fuse.mounts import serve_mount
@@ -99,7 +102,7 @@ class Mounts:
                 mount.mountpoint,
                 read_only=mount.read_only,
                 options=options,
-                task_status=started,
+                on_started=started.started,
             )
         except TierCacheError as error:
             if not started.reported:
@@ -121,6 +124,20 @@ class Mounts:
         await unmount(mountpoint, lazy=lazy)
         await mount.ended.wait()
         return mount
+
+    def io_modes(self, origin: OriginId, inode: int) -> dict[str, str]:
+        """How the kernel reads a file in each mount of its origin: ``passthrough``, ``cached`` or ``closed``."""
+        return {
+            mount.mountpoint: mount.serving.io_mode(inode)
+            for mount in self
+            if mount.serving is not None and mount.namespace.origin_id == origin
+        }
+
+    async def settled(self) -> None:
+        """Return when files that were closed in a mount before this call are closed for the engine too."""
+        for mount in self:
+            if mount.serving is not None:
+                await mount.serving.settled()
 
     def holding(self, path: str) -> tuple[Mount, Key] | None:
         """The mount that a local path lies in, and the key that it names there."""
@@ -164,13 +181,13 @@ class Mounts:
 class _Started:
     """Tells a mount that could not be made (the caller's error) from one that ended later (the log's)."""
 
-    def __init__(self, task_status: trio.TaskStatus[None]) -> None:
+    def __init__(self, task_status: trio.TaskStatus[Serving]) -> None:
         self._task_status = task_status
         self.reported = False
 
-    def started(self, value: object = None) -> None:
+    def started(self, serving: Serving) -> None:
         self.reported = True
-        self._task_status.started()
+        self._task_status.started(serving)
 
 
 def _is_mounted(mountpoint: str) -> bool:

@@ -141,9 +141,13 @@ class Names:
             children = await self._refresh(directory)
         else:
             children = self._tree.catalog.children(self._tree.origin_id, directory)
-        if posix:
-            return [(name, entry) for name, entry in children if _is_posix_name(name)]
-        return children
+        return _spelled(children) if posix else children
+
+    def known_children(self, directory: Key) -> list[tuple[bytes, Entry]] | None:
+        """The children that a mount can spell, if a listing is remembered and fresh, else None. Never waits."""
+        if not self._listing_is_fresh(directory, now_ns()):
+            return None
+        return _spelled(self._tree.catalog.children(self._tree.origin_id, directory))
 
     def _listing_is_fresh(self, directory: Key, at_ns: int) -> bool:
         listed_ns = self._tree.catalog.listed_ns(self._tree.origin_id, directory)
@@ -309,6 +313,10 @@ def require_bytes(key: Key, entry: Entry) -> None:
         raise IsDirectory(f"{show(key)}: is a directory")
     if entry.kind in SPECIAL_KINDS:
         raise Unsupported(f"{show(key)}: is a pipe, socket or device, which holds no bytes")
+
+
+def _spelled(children: list[tuple[bytes, Entry]]) -> list[tuple[bytes, Entry]]:
+    return [(name, entry) for name, entry in children if _is_posix_name(name)]
 
 
 def _is_posix_name(name: bytes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiercache.cache import VersionRef
 from tiercache.config import Profile
 from tiercache.engine.attribute_changes import AttributeChanges
 from tiercache.engine.changes import Changes
@@ -22,6 +23,7 @@ from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
 from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space
 from tiercache.origins.base import Capability
+from tiercache.staging import StagedFile
 
 Children = list[tuple[bytes, Entry]]
 """Names (or whole keys) with their entries."""
@@ -87,6 +89,37 @@ class Namespace:
             raise Absent(f"{show(key)}: no such directory")
         return entry
 
+    def known_inode(self, inode: int) -> Entry | None:
+        """As ``getattr`` where the catalog can answer alone, else None."""
+        live = self.tree.live.get(inode)
+        if live is not None and (live.key is None or live.staged is not None):
+            return live_entry(live)
+        key = self._live_key_of(inode)
+        entry = self.known(key)
+        if entry is None or entry.kind is Kind.ABSENT:
+            return None
+        if entry.inode != inode:
+            raise Changed(f"{show(key)}: replaced by another file")
+        return entry
+
+    def known_version(self, inode: int) -> VersionRef | None:
+        """The version of a clean file, where the catalog can answer alone, else None."""
+        key = self._live_key_of(inode)
+        entry = self.names.known(key)
+        if entry is None or entry.inode != inode or not entry.version or entry.staged:
+            return None
+        return self.tree.version_ref(key, entry)
+
+    def staged_of(self, inode: int) -> StagedFile | None:
+        """The staged file with the newest bytes of an inode; None if it is clean."""
+        live = self.tree.live.get(inode)
+        return None if live is None else live.staged
+
+    def known_children(self, directory: Key) -> Children | None:
+        """As ``list`` where a listing is remembered and fresh, else None."""
+        children = self.names.known_children(directory)
+        return None if children is None else [(name, self._newest(entry)) for name, entry in children]
+
     async def list(self, directory: Key, *, posix: bool = True) -> Children:
         children = await self.names.children(directory, posix=posix)
         return [(name, self._newest(entry)) for name, entry in children]
@@ -108,13 +141,12 @@ class Namespace:
 
     async def getattr(self, inode: int) -> Entry:
         """Attributes by inode, also of an unlinked one that is still open."""
-        live = self.tree.live.get(inode)
-        if live is not None and (live.key is None or live.staged is not None):
-            return live_entry(live)
-        key = self._live_key_of(inode)
-        entry = await self.lookup(key)
-        if entry.inode != inode:
-            raise Changed(f"{show(key)}: replaced by another file")
+        entry = self.known_inode(inode)
+        if entry is None:
+            key = self._live_key_of(inode)
+            entry = await self.lookup(key)
+            if entry.inode != inode:
+                raise Changed(f"{show(key)}: replaced by another file")
         return entry
 
     def _live_key_of(self, inode: int) -> Key:
@@ -140,6 +172,21 @@ class Namespace:
         if live is not None and live.key is None:
             return self.files.open_unlinked(live, write=write, append=append)
         return await self.files.open(self._live_key_of(inode), write=write, truncate=truncate, append=append)
+
+    def open_known(self, inode: int) -> Handle | None:
+        """As ``open`` for reading where the catalog can answer alone, else None."""
+        live = self.tree.live.get(inode)
+        if live is not None and live.key is None:
+            return self.files.open_unlinked(live, write=False, append=False)
+        key = self._live_key_of(inode)
+        entry = self.names.known(key)
+        if entry is None or entry.kind is not Kind.FILE or entry.inode != inode:
+            return None
+        return self.files.open_known(key, entry)
+
+    def renew_inode(self, inode: int) -> None:
+        """The file's names stand for a new inode from now on; who has the old one open keeps its bytes."""
+        self.files.renew_inode(inode)
 
     async def create(
         self,

@@ -84,7 +84,7 @@ class Status:
         return f"{prefix}/{os.fsdecode(key)}"
 
     async def path(self, path: str) -> dict[str, Any]:
-        """State, durability, size and residency of one name, by local path under a mount or by URL."""
+        """One name, by local path under a mount or by URL: state, durability, size, residency, how mounts read it."""
         namespace, key = await self._find(path)
         entry = await namespace.lookup(key)
         answer: dict[str, Any] = {
@@ -97,6 +97,7 @@ class Status:
             "last_error": "",
         }
         if entry.kind is Kind.FILE:
+            answer["io"] = self._engine.mounts.io_modes(namespace.origin_id, entry.inode)
             answer["resident"] = self._resident(namespace, key)
         if entry.staged:
             file = next((f for f in self._engine.writeback.status() if f.id == entry.staged), None)

@@ -10,11 +10,12 @@ import trio
 from tiercache.cache import VersionRef
 from tiercache.config import Profile
 from tiercache.engine.entries import attributes_of, now_ns, with_attributes
+from tiercache.engine.lending import Lending
 from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
-from tiercache.errors import Broken, Changed, InvalidArgument, ReadOnly, TooLarge
+from tiercache.errors import Broken, Busy, Changed, InvalidArgument, ReadOnly, TooLarge
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
@@ -35,13 +36,31 @@ class Writes:
         self._staging = parts.staging
         self._journal = parts.journal
         self._writeback = parts.writeback
+        self.lending = Lending(tree, profile, parts.cache, parts.staging, parts.journal)
 
     # -- bytes --------------------------------------------------------------------------------------
 
     async def write(self, live: LiveInode, offset: int, data: bytes | memoryview, *, append: bool) -> int:
         """Put ``data`` into the inode's staged file, which is made at the first write."""
+        written = self.write_now(live, offset, data, append=append)
+        if written is not None:
+            return written
         staged = await self._with_room(live, lambda size_bytes: (size_bytes if append else offset) + len(data))
         written = staged.write(staged.size_bytes if append else offset, data)
+        live.mtime_ns = now_ns()
+        return written
+
+    def write_now(self, live: LiveInode, offset: int, data: bytes | memoryview, *, append: bool) -> int | None:
+        """As ``write`` where nothing has to be waited for, else None and nothing is written."""
+        staged = live.staged
+        if staged is None or not self._is_writable(staged):
+            return None
+        present_bytes = staged.size_bytes
+        start = present_bytes if append else offset
+        growth_bytes = start + len(data) - present_bytes
+        if growth_bytes > 0 and not self._staging.reserve_now(staged.id, growth_bytes):
+            return None
+        written = staged.write(start, data)
         live.mtime_ns = now_ns()
         return written
 
@@ -94,6 +113,10 @@ class Writes:
             return live.staged
         async with self._name_of(live) as key, live.lock:
             staged = live.staged
+            if staged is not None and key is not None and live.lent_inode == staged.inode:
+                # The kernel has this very file: instead of a second one, nothing of it goes up for now.
+                await self._writeback.hold_back(staged.id)
+                staged = live.staged
             if staged is not None and (key is None or await self._writeback.unseal(staged.id)):
                 return staged  # without a name nothing of it will be sent
             if key is None:
@@ -108,7 +131,9 @@ class Writes:
         if entry.inode != live.inode:
             raise Changed(f"{show(key)}: replaced while it was open")
         version = self._tree.version_ref(key, entry)
-        if empty or not entry.size_bytes:
+        if live.lent_inode:
+            staged = await self._stage_lent(live, key, entry, version)
+        elif empty or not entry.size_bytes:
             staged = await self.stage(key, entry, ConditionKind.ALWAYS, in_place=True)
         else:
             staged = await self._stage_copy(key, entry, lambda copy: self.copy_version(version, copy))
@@ -117,6 +142,25 @@ class Writes:
         live.entry = self._tree.put_names(key, entry._replace(staged=staged.id))
         self._tree.changed(key, live.inode)
         return staged
+
+    async def _stage_lent(self, live: LiveInode, key: Key, entry: Entry, version: VersionRef) -> StagedFile:
+        """The kernel has the cached copy for those who read it: it becomes the staged file, and they see the write."""
+        self.require_writable(key)
+        staged = await self.lending.take_over(live, entry, version)
+        try:
+            record = self._record(key, entry, staged, ConditionKind.IF_MATCH, published=True, in_place=True)
+            await self._journal.put(record._replace(size_bytes=entry.size_bytes))
+        except BaseException:
+            self._staging.delete(staged.id)
+            raise
+        return staged
+
+    async def write_in_place(self, live: LiveInode) -> None:
+        """Make the file that the kernel has for an inode the one that is written. Changed where that cannot be."""
+        lent_inode = live.lent_inode
+        staged = await self._writable(live)
+        if lent_inode and staged.inode != lent_inode:
+            raise Changed(f"inode {live.inode}: the kernel has an older file open")
 
     async def _stage_unnamed(self, live: LiveInode, *, empty: bool) -> StagedFile:
         """The first write to a file that was deleted while it was clean. It lives as long as its handles, without a
@@ -195,7 +239,28 @@ class Writes:
         by itself a moment later. ``in_place``: it is another state of the file that has the name, not another file."""
         self.require_writable(key)
         staged = self._staging.create()
-        record = StagedRecord(
+        record = self._record(key, entry, staged, condition, published=published, in_place=in_place)
+        if not durable:
+            self._journal.put_later(put=(record,))
+            return staged
+        try:
+            await self._journal.put(record)
+        except BaseException:
+            self._staging.delete(staged.id)
+            raise
+        return staged
+
+    def _record(
+        self,
+        key: Key,
+        entry: Entry,
+        staged: StagedFile,
+        condition: ConditionKind,
+        *,
+        published: bool,
+        in_place: bool,
+    ) -> StagedRecord:
+        return StagedRecord(
             id=staged.id,
             inode=entry.inode,
             origin=self._tree.origin_id,
@@ -211,15 +276,6 @@ class Writes:
             profile=self._profile.name,
             in_place=in_place,
         )
-        if not durable:
-            self._journal.put_later(put=(record,))
-            return staged
-        try:
-            await self._journal.put(record)
-        except BaseException:
-            self._staging.delete(staged.id)
-            raise
-        return staged
 
     async def unstage(self, staged: StagedFile) -> None:
         try:
@@ -252,6 +308,15 @@ class Writes:
         staged = live.staged
         if staged is not None and last_writer:
             await self.close_written(live, staged)
+
+    async def flush_lent(self, live: LiveInode) -> None:
+        """A descriptor of a file that the kernel writes was closed: what close promises, without sealing."""
+        staged = live.staged
+        if staged is None:
+            return
+        self._tell_failure(staged)
+        if self._profile.sync_on_close and self._profile.ack != "memory":
+            await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
 
     async def close_written(self, live: LiveInode, staged: StagedFile) -> None:
         """What close(2) and the close of a client's file promise under this profile."""
@@ -297,6 +362,10 @@ class Writes:
                 if sync:
                     await self._writeback.sync(staged.id)
                 return
+            if live.lent_for_writing:
+                return  # the kernel may write to it at any time: it is sealed when the last of these is closed
+            if await self._given_back(live, live.key, staged):
+                return
             entry = live_entry(live)
             live.mtime_ns = 0
             live.entry = self._tree.put_names(live.key, entry)
@@ -307,6 +376,19 @@ class Writes:
             else:
                 size_bytes = self._staging.measure(staged.id)
                 await self._journal.put(record._replace(size_bytes=size_bytes, attributes=attributes_of(entry)))
+
+    async def _given_back(self, live: LiveInode, key: Key, staged: StagedFile) -> bool:
+        """A file that was opened for writing while others read it, and was not written, is clean again."""
+        taken = live.taken_over
+        if taken is None or attributes_of(live_entry(live)) != attributes_of(taken.entry):
+            return False
+        entry = await self.lending.give_back(live, staged)
+        if entry is None:
+            return False
+        live.staged = None
+        self._tree.place_staged(live.inode, None)
+        live.entry = self._tree.put(key, entry)
+        return True
 
     def _tell_failure(self, staged: StagedFile) -> None:
         error = self._writeback.error_of(staged.id)
@@ -329,6 +411,8 @@ class Writes:
         live = self._tree.live.get(entry.inode)
         while live is not None and live.staged is not None:
             staged = live.staged
+            if live.lent_for_writing:
+                raise Busy(f"{show(key)}: is being written through the kernel; close it first")
             await self.seal_held(live)
             await self._writeback.wait(staged.id)
 

@@ -27,7 +27,10 @@ class Xattrs:
         self._namespace = namespace
 
     async def get(self, inode: int, name: bytes) -> bytes:
-        entry = await self._namespace.getattr(inode)
+        return self.of(await self._namespace.getattr(inode), name)
+
+    def of(self, entry: Entry, name: bytes) -> bytes:
+        """An attribute of an entry; NoAttribute if it is not set."""
         if name == STATE and entry.kind is Kind.FILE:
             return self._namespace.writes.state(entry).encode()
         for known, value in entry.xattrs:

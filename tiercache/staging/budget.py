@@ -63,8 +63,7 @@ class Budget:
             return
         if amount_bytes > self.capacity_bytes:
             raise self._full(amount_bytes)
-        if not self._waiters and self.used_bytes + amount_bytes <= self.capacity_bytes:
-            self.used_bytes += amount_bytes
+        if self.reserve_now(amount_bytes):
             return
         waiter = _Waiter(staged_id, amount_bytes)
         self._waiters.append(waiter)
@@ -72,6 +71,13 @@ class Budget:
         if not waiter.refused:
             self.on_wait()
         await self._wait(waiter)
+
+    def reserve_now(self, amount_bytes: int) -> bool:
+        """Take bytes if there is room and nobody waits for some; else False, and nothing is taken."""
+        if self._waiters or self.used_bytes + amount_bytes > self.capacity_bytes:
+            return False
+        self.used_bytes += amount_bytes
+        return True
 
     async def _wait(self, waiter: _Waiter) -> None:
         try:

@@ -63,6 +63,11 @@ class StagedFile:
         return os.fstat(self.fd).st_size
 
     @property
+    def mtime_ns(self) -> int:
+        """Time of the last change of the bytes, whoever made it."""
+        return os.fstat(self.fd).st_mtime_ns
+
+    @property
     def allocated_bytes(self) -> int:
         """What it takes on the disk: a hole costs nothing."""
         status = os.fstat(self.fd)

@@ -179,7 +179,17 @@ class Staging:
     async def reserve(self, staged_id: int, amount_bytes: int) -> None:
         """Ask for room for so many more bytes of one file; waits while staging is full. NoSpace."""
         await self.budget.reserve(amount_bytes, staged_id=staged_id)
-        self._charges[staged_id] = self._charges.get(staged_id, 0) + max(0, amount_bytes)
+        self._charged(staged_id, max(0, amount_bytes))
+
+    def reserve_now(self, staged_id: int, amount_bytes: int) -> bool:
+        """The same where there is room and nobody waits for it; else False, and nothing is taken."""
+        if not self.budget.reserve_now(amount_bytes):
+            return False
+        self._charged(staged_id, amount_bytes)
+        return True
+
+    def _charged(self, staged_id: int, amount_bytes: int) -> None:
+        self._charges[staged_id] = self._charges.get(staged_id, 0) + amount_bytes
         self._show_used.set(self.used_bytes)
 
     def release(self, staged_id: int, amount_bytes: int) -> None:

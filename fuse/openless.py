@@ -1,0 +1,79 @@
+"""Reading without open: a read-only mount can spare the kernel the round trips of open and release.
+
+The kernel then names the inode alone, so what an open file would know is kept here for a while, within bounds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+
+from tiercache.cache import VersionRef
+from tiercache.engine.handle import Handle
+from tiercache.engine.namespace import Namespace
+
+MAX_VERSIONS = 4096
+"""Inodes whose version is remembered; the catalog answers for the others."""
+
+MAX_READERS = 64
+"""Files that are being fetched and read at a time with a read-ahead window of their own."""
+
+
+class Openless:
+    """Finds the bytes of an inode. What changes is forgotten by ``forget``, which the mount's listener calls."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._versions: OrderedDict[int, VersionRef] = OrderedDict()
+        self._readers: OrderedDict[int, Handle] = OrderedDict()
+
+    def read_now(self, inode: int, offset: int, size_bytes: int) -> bytes | None:
+        """Bytes of a complete local copy or of a staged file; None where somebody has to wait."""
+        staged = self._namespace.staged_of(inode)
+        if staged is not None:
+            return staged.pread(size_bytes, offset)
+        version = self._versions.get(inode) or self._find(inode)
+        if version is None:
+            return None
+        fd = self._namespace.files.readable(version)
+        return None if fd is None else os.pread(fd, size_bytes, offset)
+
+    def _find(self, inode: int) -> VersionRef | None:
+        version = self._namespace.known_version(inode)
+        if version is not None:
+            self._versions[inode] = version
+            if len(self._versions) > MAX_VERSIONS:
+                self._versions.popitem(last=False)
+        return version
+
+    async def read(self, inode: int, offset: int, size_bytes: int) -> bytes | memoryview:
+        """Bytes from wherever they are; one version's, Changed (ESTALE) when the rest of it is gone."""
+        data = self.read_now(inode, offset, size_bytes)
+        if data is not None:
+            return data
+        reader = self._readers.get(inode)
+        if reader is None:
+            reader = await self._namespace.open(inode)
+            if inode in self._readers:  # another read was faster
+                reader.close_reader()
+                reader = self._readers[inode]
+        self._keep(inode, reader)
+        return await reader.read(offset, size_bytes)
+
+    def _keep(self, inode: int, reader: Handle) -> None:
+        self._readers[inode] = reader
+        self._readers.move_to_end(inode)
+        if len(self._readers) > MAX_READERS:
+            self._readers.popitem(last=False)[1].close_reader()
+
+    def forget(self, inode: int) -> None:
+        """The inode has other bytes, or the kernel dropped it."""
+        self._versions.pop(inode, None)
+        reader = self._readers.pop(inode, None)
+        if reader is not None:
+            reader.close_reader()
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._readers:
+            self._readers.popitem()[1].close_reader()
