@@ -375,7 +375,7 @@ class Writes:
                 await self._writeback.sync(staged.id, attributes=attributes_of(entry))
             else:
                 size_bytes = self._staging.measure(staged.id)
-                await self._journal.put(record._replace(size_bytes=size_bytes, attributes=attributes_of(entry)))
+                await self._journal.note(put=[record._replace(size_bytes=size_bytes, attributes=attributes_of(entry))])
 
     async def _given_back(self, live: LiveInode, key: Key, staged: StagedFile) -> bool:
         """A file that was opened for writing while others read it, and was not written, is clean again."""

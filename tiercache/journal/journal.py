@@ -131,6 +131,13 @@ class Journal:
             self._remember(record)
         self._changed_count += 1
 
+    async def note(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
+        """Several changes, of which a killed engine loses none: for what is not promised to survive a power cut. They
+        wait for the disk only when it cannot take the note."""
+        self.put_later(put=put, drop=drop)
+        if not self._pending.complete:
+            await self.flush()
+
     def _note(self, changes: list[Change]) -> None:
         self._pending.append(changes)
 

@@ -45,7 +45,7 @@ class Pending:
         self._empty = [False, False]
         self._current = 0
         self._number = 0
-        self._complete = True
+        self.complete = True
         """Whether every change since the last commit is here: after a failed write none of them may be believed."""
 
     def load(self) -> list[Change]:
@@ -71,7 +71,7 @@ class Pending:
     def append(self, changes: Iterable[Change]) -> None:
         """Note changes that belong together, before anybody is told of them. A full disk is no error here: the next
         commit tells of it."""
-        if not self._complete:
+        if not self.complete:
             return
         body = b"".join(_CHANGE.pack(staged_id, len(row or b"")) + (row or b"") for staged_id, row in changes)
         if not body:
@@ -86,7 +86,7 @@ class Pending:
             self._empty[self._current] = False
         except OSError as error:
             log.warning("until the next commit a killed engine would lose what it was told since the last: %s", error)
-            self._complete = False
+            self.complete = False
             self._clear_both()
 
     def commit_begins(self) -> int:
@@ -101,12 +101,12 @@ class Pending:
     def committed(self, covered: int) -> None:
         """The commit succeeded."""
         self._clear(covered)
-        self._complete = True
+        self.complete = True
 
     def clear(self) -> None:
         """Everything is durable."""
         self._clear_both()
-        self._complete = True
+        self.complete = True
 
     def _clear_both(self) -> None:
         # The older one first: if we are killed in between, the rest is still the end of what happened.

@@ -276,6 +276,8 @@ class Uploader:
     async def _send(self, attempt: Attempt) -> Outcome:
         record = attempt.record
         origin = self._resolve_origin(record)
+        # Durable before anything of it is sent: whatever happens, recovery must know the id that was stored with it.
+        await self._journal.flush()
         stale_ids = frozenset(r.upload_id for r in self._journal.retractions(*record.lane))
         path = self._staging.path(record.id)
         return await trio.to_thread.run_sync(

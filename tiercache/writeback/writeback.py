@@ -144,9 +144,12 @@ class WriteBack:
             taken=self._staging.new_id(),
             last_error="",
         )
-        await self._journal.apply(put=[sealed, *self._replacing(sealed)])
-        if sync:
+        if sync or record.synced_bytes >= 0:
+            await self._journal.apply(put=[sealed, *self._replacing(sealed)])
             await self._sync_name(staged_id)
+        else:
+            # Nobody ever asked that this file should survive a power cut, and close promises it for none.
+            await self._journal.note(put=[sealed, *self._replacing(sealed)])
         self._staging.rest(staged_id)
         current = self._journal.get(staged_id)
         if current is not None and current.state is StagedState.SEALED:
