@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 _TROUBLE = (Broken, Busy, Changed, Conflict, Denied, EngineUnreachable, Lost, NoSpace, UploadFailed)
 """What an operator wants to read about. The rest (absent, exists, not empty …) is how programs talk to a filesystem."""
 
+_ANSWERS = (errno.ENOSYS, errno.ENOTTY, errno.ENXIO, errno.EPERM, errno.ERANGE)
+"""OSErrors that are an answer, not a failure."""
+
 
 def errno_for(error: Exception, operation: str, subject: object) -> int:
     """The errno to answer with; logs the failure once, with its traceback if it is none of the domain's."""
@@ -34,7 +37,7 @@ def errno_for(error: Exception, operation: str, subject: object) -> int:
             log.warning("%s of %s failed with %s: %s", operation, subject, errno.errorcode.get(code, code), cause)
         case TierCacheError():
             log.debug("%s of %s: %s", operation, subject, cause)
-        case OSError() if cause.errno in (errno.ENOSYS, errno.ENOTTY, errno.EPERM):
+        case OSError() if cause.errno in _ANSWERS:
             log.debug("%s of %s: %s", operation, subject, cause)
         case _:
             log.error("%s of %s failed unexpectedly", operation, subject, exc_info=error)

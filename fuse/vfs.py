@@ -289,6 +289,23 @@ class Vfs:
         self._wrote(inode)
         return written
 
+    async def fallocate(self, handle: int, mode: int, offset: int, length: int) -> None:
+        """Allocate, punch or zero a range, by the kernel's flags."""
+        file = self._handles.get(handle).file
+        await file.allocate(mode, offset, length)
+        self._wrote(file.inode)
+
+    async def lseek(self, handle: int, offset: int, whence: int) -> int:
+        """SEEK_DATA and SEEK_HOLE; the kernel does the others by itself."""
+        return self._handles.get(handle).file.seek(offset, whence)
+
+    async def copy_file_range(self, source: int, source_offset: int, handle: int, offset: int, length: int) -> int:
+        """Copy between two open files; how much was copied."""
+        target = self._handles.get(handle).file
+        copied = await target.copy_from(self._handles.get(source).file, source_offset, offset, length)
+        self._wrote(target.inode)
+        return copied
+
     async def flush(self, handle: int) -> None:
         """A descriptor was closed (close(2) waits for this)."""
         await self._handles.get(handle).file.flush()

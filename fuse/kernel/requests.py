@@ -154,6 +154,26 @@ def write_fields(request: Request) -> tuple[int, int, memoryview, bool]:
     return handle, offset, request.data[:size_bytes], bool(flags & wire.WRITE_KILL_SUIDGID)
 
 
+async def _fallocate(vfs: Vfs, request: Request) -> Answer:
+    handle, offset, length, mode, _ = wire.FALLOCATE_IN.unpack_from(request.body)
+    await vfs.fallocate(handle, mode, offset, length)
+    return NO_BODY
+
+
+async def _lseek(vfs: Vfs, request: Request) -> Answer:
+    handle, offset, whence, _ = wire.LSEEK_IN.unpack_from(request.body)
+    if not handle:
+        # A mount without open: the kernel then takes the whole file for data.
+        raise OSError(errno.ENOSYS, "no lseek")
+    return (wire.LSEEK_OUT.pack(await vfs.lseek(handle, offset, whence)),)
+
+
+async def _copy_file_range(vfs: Vfs, request: Request) -> Answer:
+    source, source_offset, _, handle, offset, length, _ = wire.COPY_FILE_RANGE_IN.unpack_from(request.body)
+    copied = await vfs.copy_file_range(source, source_offset, handle, offset, length)
+    return (wire.WRITE_OUT.pack(copied, 0),)
+
+
 async def _flush(vfs: Vfs, request: Request) -> Answer:
     await vfs.flush(wire.FLUSH_IN.unpack_from(request.body)[0])
     return NO_BODY
@@ -291,6 +311,9 @@ HANDLERS: dict[int, Handler] = {
     Opcode.CREATE: _create,
     Opcode.READ: _read,
     Opcode.WRITE: _write,
+    Opcode.FALLOCATE: _fallocate,
+    Opcode.LSEEK: _lseek,
+    Opcode.COPY_FILE_RANGE: _copy_file_range,
     Opcode.FLUSH: _flush,
     Opcode.FSYNC: _fsync,
     Opcode.RELEASE: _release,

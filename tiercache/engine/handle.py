@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
 from tiercache.cache import VersionRef
 from tiercache.engine.live import LiveInode, live_entry
-from tiercache.errors import ReadOnly
+from tiercache.errors import ReadOnly, Unsupported
 from tiercache.model import Entry, Key
 
 if TYPE_CHECKING:
@@ -111,6 +112,34 @@ class Handle:
     def _require_writable(self) -> None:
         if not self.writable:
             raise ReadOnly("the file was not opened for writing")
+
+    async def allocate(self, mode: int, offset: int, length: int) -> None:
+        """fallocate(2), with the kernel's flags. Unsupported for what moves bytes."""
+        self._require_writable()
+        await self._writes.allocate(self._live, mode, offset, length)
+
+    async def copy_from(self, source: Handle, source_offset: int, offset: int, length: int) -> int:
+        """Copy a range of another handle's file without bringing it here; how much was copied. Unsupported where no
+        local file holds the source's bytes: the kernel then reads and writes them."""
+        self._require_writable()
+        fd = source.fileno()
+        if fd is None:
+            raise Unsupported("the source is not cached as a whole")
+        fd = os.dup(fd)  # whatever becomes of the source meanwhile
+        try:
+            return await self._writes.copy_into(self._live, offset, fd, source_offset, length)
+        finally:
+            os.close(fd)
+
+    def seek(self, offset: int, whence: int) -> int:
+        """lseek(2) with SEEK_DATA or SEEK_HOLE. A file that is not here as a whole has no hole but its end."""
+        fd = self.fileno()
+        if fd is not None:
+            return os.lseek(fd, offset, whence)
+        size_bytes = self.entry.size_bytes
+        if offset >= size_bytes:
+            raise OSError(errno.ENXIO, "past the end of the file")
+        return offset if whence == os.SEEK_DATA else size_bytes
 
     async def flush(self) -> None:
         """close(2) was called on one descriptor: make what was written recoverable and start its way to the origin.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,7 @@ from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
-from tiercache.errors import Broken, Busy, Changed, InvalidArgument, ReadOnly, TooLarge
+from tiercache.errors import Broken, Busy, Changed, InvalidArgument, ReadOnly, TooLarge, Unsupported
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
@@ -23,6 +24,13 @@ from tiercache.units import format_size
 
 COPY_CHUNK_BYTES = 4 * 1024 * 1024
 """How much of a clean version is read at a time when it is brought into staging for a change in place."""
+
+COPY_RANGE_BYTES = 64 * 1024 * 1024
+"""How much one copy_file_range(2) copies at most; programs ask again for the rest."""
+
+FALLOC_KEEP_SIZE = 0x01
+FALLOC_PUNCH_HOLE = 0x02
+FALLOC_ZERO_RANGE = 0x10
 
 
 class Writes:
@@ -73,6 +81,25 @@ class Writes:
         staged = await self._with_room(live, lambda _: size_bytes, empty=size_bytes == 0)
         staged.truncate(size_bytes)
         live.mtime_ns = now_ns()
+
+    async def allocate(self, live: LiveInode, mode: int, offset: int, length: int) -> None:
+        """fallocate(2). Unsupported for what changes the place of bytes in a file."""
+        if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
+            raise Unsupported(f"fallocate with the flags {mode:#x}")
+        end = 0 if mode & FALLOC_PUNCH_HOLE else offset + length
+        if end > self._staging.capacity_bytes:
+            raise TooLarge(f"{format_size(end)} are more than staging may ever hold; raise staging.capacity")
+        staged = await self._with_room(live, lambda size_bytes: max(size_bytes, end))
+        staged.allocate(mode, offset, length)
+        live.mtime_ns = now_ns()
+
+    async def copy_into(self, live: LiveInode, offset: int, source_fd: int, source: int, length: int) -> int:
+        """Copy a range of an open local file; how much was copied."""
+        length = min(length, max(0, os.fstat(source_fd).st_size - source), COPY_RANGE_BYTES)
+        staged = await self._with_room(live, lambda size_bytes: max(size_bytes, offset + length))
+        copied = await self._staging.copy_range(source_fd, staged, source=source, offset=offset, length=length)
+        live.mtime_ns = now_ns()
+        return copied
 
     async def _with_room(
         self, live: LiveInode, wanted_bytes: Callable[[int], int], *, empty: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 
 from tiercache.errors import Broken, NoSpace, TierCacheError
 
+_libc = ctypes.CDLL(None, use_errno=True)
 _FICLONE = 0x40049409
 _COPY_BYTES = 64 * 1024 * 1024
+_BUFFER_BYTES = 4 * 1024 * 1024
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _CANNOT_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM})
 
@@ -33,6 +36,22 @@ class Disk:
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         os.ftruncate(fd, size_bytes)
+
+    def allocate(self, fd: int, mode: int, offset: int, length: int) -> None:
+        """fallocate(2), with the kernel's flags."""
+        if _libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def copy_range(self, source_fd: int, target_fd: int, source: int, target: int, length: int) -> int:
+        """Copy within the kernel, by shared extents where the filesystem can. How much: 0 at the source's end."""
+        try:
+            return os.copy_file_range(source_fd, target_fd, length, source, target)
+        except OSError as error:
+            if error.errno not in _CANNOT_CLONE:
+                raise
+        data = os.pread(source_fd, min(length, _BUFFER_BYTES), source)
+        return os.pwrite(target_fd, data, target)
 
     def sync_data(self, fd: int) -> None:
         os.fdatasync(fd)
@@ -62,7 +81,7 @@ class Disk:
         os.ftruncate(target_fd, 0)
         os.ftruncate(target_fd, size_bytes)
         for start, end in _extents(source_fd, size_bytes):
-            _copy(source_fd, target_fd, start, end)
+            _copy(self, source_fd, target_fd, start, end)
 
 
 def _extents(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
@@ -79,15 +98,9 @@ def _extents(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
         yield start, offset
 
 
-def _copy(source_fd: int, target_fd: int, start: int, end: int) -> None:
+def _copy(disk: Disk, source_fd: int, target_fd: int, start: int, end: int) -> None:
     while start < end:
-        wanted_bytes = min(_COPY_BYTES, end - start)
-        try:
-            done = os.copy_file_range(source_fd, target_fd, wanted_bytes, start, start)
-        except OSError as error:
-            if error.errno not in _CANNOT_CLONE:
-                raise
-            done = os.pwrite(target_fd, os.pread(source_fd, min(wanted_bytes, 4 * 1024 * 1024), start), start)
+        done = disk.copy_range(source_fd, target_fd, start, start, min(_COPY_BYTES, end - start))
         if not done:
             return  # the source shrank meanwhile
         start += done

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 
-from tiercache.errors import Lost
+from tiercache.errors import Lost, Unsupported
 from tiercache.staging.disk import Disk, disk_error, told
 
 
@@ -92,6 +93,15 @@ class StagedFile:
         """Set the size. NoSpace, Broken."""
         with told("resizing a staged file"):
             self._disk.truncate(self.fd, size_bytes)
+
+    def allocate(self, mode: int, offset: int, length: int) -> None:
+        """fallocate(2): room for a range, a hole, or zeros, by ``mode``. Unsupported, NoSpace, Broken."""
+        try:
+            self._disk.allocate(self.fd, mode, offset, length)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise Unsupported("the disk of the staging directory cannot allocate that way") from error
+            raise disk_error("allocating room in a staged file", error) from error
 
     def fsync(self) -> None:
         """Make the bytes durable. Lost when that fails, now and at every later call."""

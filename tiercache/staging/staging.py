@@ -230,6 +230,16 @@ class Staging:
             await trio.to_thread.run_sync(self._clone, source_fd, target_fd)
         self.measure(target.id)
 
+    async def copy_range(self, source_fd: int, target: StagedFile, *, source: int, offset: int, length: int) -> int:
+        """Copy a range of an open local file to ``offset`` of a staged one; how much was copied, less at the end."""
+
+        def copy(target_fd: int) -> int:
+            with told("copying into a staged file"):
+                return self.disk.copy_range(source_fd, target_fd, source, offset, length)
+
+        with target.held() as target_fd:
+            return await trio.to_thread.run_sync(copy, target_fd)
+
     async def fill_from(self, target: StagedFile, path: str) -> None:
         """The same from any local file. Lost if it is not there (any more)."""
 
