@@ -9,6 +9,7 @@ from typing import TypeVar
 import trio
 
 from tiercache.cache.copies import Copies
+from tiercache.cache.draft import Draft
 from tiercache.cache.fill import Fill, Filler, Written
 from tiercache.cache.flight import Flight
 from tiercache.cache.state import VersionState, VersionStates
@@ -85,7 +86,12 @@ class Fetcher:
         finally:
             self._gauge.dec()
 
-    async def keep(self, version: VersionRef, data: memoryview) -> None:
+    def drafts_in(self) -> str:
+        """Where a worker may write what it fetched by name; empty: nowhere."""
+        # Each of those that are under way may be about to write as much as it holds.
+        return self._filler.drafts_in(self._memory.used_bytes(Purpose.FETCH))
+
+    async def keep(self, version: VersionRef, data: memoryview, draft: Draft | None = None) -> None:
         """Fill the tiers with a whole object that was fetched by name, unless that is done or on its way."""
         with self._states.use(version) as state:
             blocks = range(state.residency.block_count)
@@ -95,7 +101,10 @@ class Fetcher:
             self._take_off(state, flight)
             fill = self._filler.begin(version, state, flight)
             try:
-                written = await trio.to_thread.run_sync(Filler.write, fill, data, limiter=self._limiter)
+                if draft is not None:
+                    written = Filler.name(fill, draft, data)
+                else:
+                    written = await trio.to_thread.run_sync(Filler.write, fill, data, limiter=self._limiter)
             except BaseException:
                 self._filler.cancel(fill)
                 self._end(version, flight, Busy("the engine stops"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiercache.cache.copies import Copies
+from tiercache.cache.draft import Draft
 from tiercache.cache.flight import Flight
 from tiercache.cache.overflow import Overflow
 from tiercache.cache.residency import Residency
@@ -68,6 +69,25 @@ class Filler:
                 written.identities[tier] = write_extent(
                     path, fill.flight.offset, data, size_bytes=fill.version.size_bytes
                 )
+            except OSError as error:
+                written.failures[tier] = error
+        return written
+
+    def drafts_in(self, room_bytes: int) -> str:
+        """The directory for drafts of small objects, empty when none should be made: they are written before room is
+        reserved for them, so there must be plenty, and only for the NVMe tier."""
+        nvme = self._copies.tiers.get(Tier.NVME)
+        if nvme is None or len(self._copies.tiers) > 1 or not (nvme.works and nvme.has_room(room_bytes)):
+            return ""
+        return nvme.directory
+
+    @staticmethod
+    def name(fill: Fill, draft: Draft, data: memoryview) -> Written:
+        """As ``write``, for bytes that are written already: the draft becomes the file."""
+        written = Written(data, draft.checksums, {}, {})
+        for tier, path in fill.paths.items():
+            try:
+                written.identities[tier] = draft.name(path)
             except OSError as error:
                 written.failures[tier] = error
         return written

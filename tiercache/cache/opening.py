@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from tiercache.cache.draft import Draft
 from tiercache.cache.fetch import Fetcher
 from tiercache.cache.words import VersionRef, version_ref
 from tiercache.errors import Broken, Busy, TierCacheError
@@ -95,14 +96,29 @@ class Openings:
     async def _open(self, origin: Origin, name: _Name, opening: _Opening) -> Opened:
         origin_id, key, limit_bytes = name
         opening.charge = await self._memory.take(Purpose.FETCH, limit_bytes)
-        stat, data = await self._fetcher.request(lambda: origin.read_whole(key, limit_bytes))
-        self._resize(opening, 0 if data is None else len(data))
-        version = version_ref(origin, origin_id, stat)
-        if data is None or stat.kind != Kind.FILE:
-            return stat, version, None
-        if len(data) != stat.size_bytes:
-            raise Broken(f"{key!r}: {len(data)} bytes came of an object of {stat.size_bytes}")
-        self._count_misses.inc()
-        self._count_bytes.inc(len(data))
-        await self._fetcher.keep(version, data)
-        return stat, version, data.toreadonly()
+        directory = self._fetcher.drafts_in()
+        stat, data, draft = await self._fetcher.request(lambda: _read_whole(origin, key, limit_bytes, directory))
+        try:
+            self._resize(opening, 0 if data is None else len(data))
+            version = version_ref(origin, origin_id, stat)
+            if data is None or stat.kind != Kind.FILE:
+                return stat, version, None
+            if len(data) != stat.size_bytes:
+                raise Broken(f"{key!r}: {len(data)} bytes came of an object of {stat.size_bytes}")
+            self._count_misses.inc()
+            self._count_bytes.inc(len(data))
+            await self._fetcher.keep(version, data, draft)
+            return stat, version, data.toreadonly()
+        finally:
+            if draft is not None:
+                draft.close()
+
+
+def _read_whole(
+    origin: Origin, key: Key, limit_bytes: int, drafts_in: str
+) -> tuple[ObjectStat, memoryview | None, Draft | None]:
+    """In a worker thread: fetch, and write what came where it can be kept from."""
+    stat, data = origin.read_whole(key, limit_bytes)
+    wanted = bool(drafts_in) and stat.kind is Kind.FILE and data is not None and len(data) == stat.size_bytes
+    draft = Draft.write(drafts_in, data) if wanted and data is not None else None
+    return stat, data, draft

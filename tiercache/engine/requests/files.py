@@ -64,9 +64,12 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     def is_leftover(stat: ObjectStat) -> bool:
         return not tree.without_leftovers([stat], retracted | tree.retracted(key))
 
+    remembered: Entry | None = None
+
     def remember(stat: ObjectStat) -> None:
+        nonlocal remembered
         if believed(stat):
-            space.names.remember(key, stat)
+            remembered = space.names.remember(key, stat)
 
     try:
         # Remembered before the request counts as ended: whoever comes next finds the name in the catalog.
@@ -75,11 +78,14 @@ async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
         )
     except (Absent, IsDirectory):
         return await _open_entry(call, space, key, await space.lookup(key))
-    if is_leftover(stat):
-        raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
-    if not believed(stat):
-        return await _open_entry(call, space, key, await space.lookup(key))
-    entry = space.names.remember(key, stat)
+    entry = remembered
+    if entry is None or tree.generation(parent_of(key)) != generation:
+        # Somebody else asked, or the name changed since the answer came.
+        if is_leftover(stat):
+            raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
+        if not believed(stat):
+            return await _open_entry(call, space, key, await space.lookup(key))
+        entry = space.names.remember(key, stat)
     require_bytes(key, entry)
     if entry.staged:  # another name of a hard-linked file that was written here
         return await _open_entry(call, space, key, entry)
