@@ -7,7 +7,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 test: ## the project's tests (minutes); ARGS="-k name"
-	scripts/bootstrap.sh test,pyfuse3,bench
+	scripts/bootstrap.sh test,pyfuse3,bench,peers
 	.venv/bin/pytest --ignore=tests/integrations $(ARGS)
 
 test-integrations: ## the tests with PyTorch, Hugging Face and other big users

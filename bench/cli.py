@@ -11,13 +11,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
+from tiercache.bench.peers.choice import KINDS, parse_against
 from tiercache.bench.run import Plan, run
 from tiercache.bench.slowness import parse_slowness
+from tiercache.bench.suites import SUITES
 from tiercache.bench.table import print_report
-from tiercache.bench.workloads import SUITES
 from tiercache.errors import ConfigError
+from tiercache.fuse.options import DriverName
 
 QUICK_SCALE = 0.02
 QUICK_ROUNDS = 2
@@ -26,12 +28,17 @@ DEFAULT_ROUNDS = 5
 
 def main(argv: Sequence[str]) -> int:
     """Run what the arguments say; the exit status. TierCacheError as everywhere."""
-    options = _parser().parse_args(list(argv))
-    outputs = _outputs(options)
-    _check_outputs(outputs)
+    parser = _parser()
+    options = parser.parse_args(list(argv))
+    try:
+        outputs = _outputs(options)
+        _check_outputs(outputs)
+        plan = _plan(options)
+    except ConfigError as error:
+        parser.error(str(error))
     signal.signal(signal.SIGTERM, end_orderly)
     with work_directory(options.work_dir) as directory:
-        report = run(_plan(options), directory)
+        report = run(plan, directory)
     print_report(report)
     for kind, path in outputs.items():
         write_output(report, kind, path)
@@ -85,6 +92,9 @@ def _plan(options: argparse.Namespace) -> Plan:
         slowness=parse_slowness(options.simulate_origin) if options.simulate_origin else None,
         rounds=options.rounds or (QUICK_ROUNDS if options.quick else DEFAULT_ROUNDS),
         mount=not options.no_mount,
+        driver=options.driver,
+        against=parse_against(options.against),
+        quick=options.quick,
         settings=_pairs("--set", options.set),
     )
 
@@ -122,10 +132,11 @@ def _check_outputs(outputs: dict[str, Path]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tiercache bench",
-        description="Measure tiercache against the uncached origin and against a plain local directory, in one run. "
-        "Every read is checked against a digest. Without --origin a local S3 server is started.",
+        description="Measure tiercache against the uncached origin, against a plain local directory and, where asked "
+        "for, against other mounts, in one run. Every read is checked against a digest. Without --origin a local S3 "
+        "server is started.",
     )
     add = parser.add_argument
     add("workload", choices=[*SUITES, "all"], help="what to measure")
@@ -148,10 +159,24 @@ def _parser() -> argparse.ArgumentParser:
     add("--work-dir", metavar="DIR", default=None, help="where caches and local copies go; default /var/tmp")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting of the engine: ram.capacity=1GiB")
     add("--no-mount", action="store_true", help="leave the mount out")
+    add(
+        "--against",
+        metavar="NAMES",
+        default="",
+        help=f"other mounts to measure beside ours, over the same server and on the same disk: {','.join(KINDS)}",
+    )
+    add("--driver", choices=get_args(DriverName), default="", help="what speaks with the kernel for our mounts")
     add("--json", metavar="FILE", default="", help="all figures, each round's too")
     add("--html", metavar="FILE", default="", help="a page with plots, in one file")
     add("--png", metavar="FILE", default="", help="the plots")
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every other command."""
+        print(f"tiercache: bench: {message} (see tiercache bench --help)", file=sys.stderr)
+        sys.exit(2)
 
 
 def _positive(kind: type[float] | type[int]) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tiercache.bench.results import Phase, Ratio, Row
+from tiercache.bench.phases import Phase
+from tiercache.bench.results import Ratio, Row
+from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Naming, Reading, Saving, Workload
+from tiercache.units import format_size
 
 NOTHING = "–"
 
@@ -45,15 +48,20 @@ def columns(workload: Workload) -> list[Column]:
         *rates,
         *([] if isinstance(workload, Saving) else latencies),
         Column("CPU", "of the reading process for one request, all its threads", lambda row: duration(row.cpu_s)),
-        Column(
-            "× origin",
-            "as fast as the same call on the origin",
-            lambda row: ratio(row.against_origin),
-        ),
+        Column("server CPU", "of the process behind the mount for one request", server_cpu),
+        Column("server RSS", "memory of the process behind the mount, after the rounds", server_memory),
+        Column("× origin", "as fast as the same call on the origin", lambda row: ratio(row.against_origin)),
         Column("× local", "as fast as the same call on a local directory", lambda row: ratio(row.against_local)),
+        Column("× best peer", "as fast as the fastest of the peers", best_peer),
         Column("bytes came from", "by the engine's metrics", sources),
         Column("origin requests", "per request of the reader", lambda row: per_request(row.origin_requests)),
     ]
+
+
+def shown_columns(workload: Workload, rows: Sequence[Row]) -> list[Column]:
+    """Without those that say nothing about any of these rows."""
+    silent = {NOTHING} if any(row.target.role is Role.ORIGIN for row in rows) else {NOTHING, per_request(0.0)}
+    return [column for column in columns(workload) if not {column.text(row) for row in rows} <= silent]
 
 
 def number(value: float) -> str:
@@ -77,13 +85,27 @@ def ratio(value: Ratio | None) -> str:
     return NOTHING if value is None else f"{number(value.median)} ×"
 
 
-def both_ratios(row: Row) -> str:
-    """``71 × origin, 0.93 × local``: one cell of the summary."""
-    told = [
-        f"{number(float(f'{value.median:.2g}'))} × {name}"
-        for value, name in ((row.against_origin, "origin"), (row.against_local, "local"))
-        if value is not None
-    ]
+def best_peer(row: Row) -> str:
+    """``3.1 × juicefs``: the peer that leaves the least."""
+    if not row.against_peers:
+        return NOTHING
+    name, value = min(row.against_peers.items(), key=lambda item: item[1].median)
+    return f"{number(value.median)} × {name}"
+
+
+def server_cpu(row: Row) -> str:
+    """Only as exact as the kernel's clock ticks."""
+    return NOTHING if row.server_cpu_s is None else duration(row.server_cpu_s)
+
+
+def server_memory(row: Row) -> str:
+    return NOTHING if row.server_rss_bytes is None else format_size(row.server_rss_bytes)
+
+
+def all_ratios(row: Row) -> str:
+    """``71 × origin, 0.93 × local, 3.1 × juicefs``: one cell of the summary."""
+    compared = {"origin": row.against_origin, "local": row.against_local, **row.against_peers}
+    told = [f"{number(float(f'{value.median:.2g}'))} × {name}" for name, value in compared.items() if value is not None]
     return ", ".join(told) or NOTHING
 
 

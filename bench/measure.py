@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import xxhash
@@ -99,6 +99,21 @@ def list_directories(session: Session, expected: Sequence[tuple[str, frozenset[s
         found = watch.time(session.children, directory)
         if set(found) != names:
             raise TierCacheError(f"{directory}: {len(found)} names instead of {len(names)}")
+    return watch.result()
+
+
+def walk_tree(session: Session, tree: Sequence[tuple[str, Mapping[str, int]]]) -> Timed:
+    """List each directory and ask for the size of each file in it: one request each."""
+    watch = Stopwatch()
+    for directory, sizes in tree:
+        found = watch.time(session.children, directory)
+        if set(found) != sizes.keys():
+            raise TierCacheError(f"{directory}: {len(found)} names instead of {len(sizes)}")
+        for name, size_bytes in sizes.items():
+            path = f"{directory}/{name}"
+            told = watch.time(session.size, path)
+            if told != size_bytes:
+                raise TierCacheError(f"{path}: size {told} instead of {size_bytes}")
     return watch.result()
 
 

@@ -6,12 +6,14 @@ import os
 import select
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tiercache.bench.place import Place
+from tiercache.bench.processes import Usage, usage_of
+from tiercache.bench.terms import PUT_OFF_S, Terms
 from tiercache.client import Client
 from tiercache.config import Config, load_config
 from tiercache.errors import TierCacheError
@@ -25,16 +27,30 @@ class Node:
     """Starts when entered; when left, it is unmounted and ended. Its cache directory stays until ``remove``."""
 
     def __init__(
-        self, directory: Path, place: Place, *, profile: str, settings: Mapping[str, Any], mounted: bool = False
+        self,
+        directory: Path,
+        place: Place,
+        *,
+        terms: Terms,
+        settings: Mapping[str, Any],
+        mounted: bool = False,
+        driver: str = "",
     ) -> None:
-        """``settings`` as in the configuration file, for example ``{"ram.capacity": 0}``."""
+        """``settings`` as in the configuration file, for example ``{"ram.capacity": 0}``.
+
+        ``driver`` speaks with the kernel for a mount; empty: the usual one.
+        """
         self.directory = directory
         self.place = place
-        self.profile = profile
+        self.terms = terms
+        self.driver = driver
         self.settings: dict[str, Any] = {"engine.stop_drain_s": 0, **settings}
+        if terms.put_off_uploads:
+            self.settings["staging.upload_delay_s"] = PUT_OFF_S
         self.mountpoint: Path | None = directory / "mnt" if mounted else None
         self.config: Config = load_config(None, {"cache_dir": str(self.cache_dir), **self.settings})
         self._client = Client(self.config, mode="auto")
+        self._pid = 0
 
     @property
     def cache_dir(self) -> Path:
@@ -43,7 +59,7 @@ class Node:
     def __enter__(self) -> Node:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._client.status()  # starts the engine
+            self._pid = int(self._client.status()["engine"]["pid"])  # starts the engine
             if self.mountpoint is not None:
                 self._mount(self.mountpoint)
         except BaseException:
@@ -59,11 +75,17 @@ class Node:
     def restart(self, settings: Mapping[str, Any]) -> Node:
         """Another node over the same cache directory with other settings. Leave this one before you enter it."""
         mounted = self.mountpoint is not None
-        return Node(self.directory, self.place, profile=self.profile, settings=settings, mounted=mounted)
+        return Node(
+            self.directory, self.place, terms=self.terms, settings=settings, mounted=mounted, driver=self.driver
+        )
 
     def status(self) -> dict[str, Any]:
         """The engine's figures."""
         return self._client.status()
+
+    def usage(self) -> Usage:
+        """What the engine's process uses."""
+        return usage_of(self._pid)
 
     def drain(self) -> None:
         """Wait until the origin has everything. TierCacheError if that takes too long."""
@@ -89,23 +111,27 @@ class Node:
         settings = {
             "client": "",
             "options": self.place.engine_options,
-            "profile": self.profile,
-            "read_only": False,
-            "mount_options": {},
+            "profile": self.terms.profile,
+            "read_only": self.terms.read_only,
+            "mount_options": {"driver": self.driver} if self.driver else {},
         }
         self._client.request("mount", url=self.place.url, mountpoint=str(mountpoint), settings=settings)
 
     def _end(self) -> None:
-        pid = 0
+        pids: list[int] = []
         with suppress(TierCacheError):
-            pid = int(self._client.status()["engine"]["pid"])
+            engine = self._client.status()["engine"]
+            # The engine first: its supervisor ends after it.
+            pids = [pid for pid in (engine["pid"], engine["supervisor_pid"]) if pid]
             if self.mountpoint is not None:
                 self._client.request("umount", mountpoint=str(self.mountpoint), deadline_s=0.0, lazy=True)
-        with _ProcessEnd(pid) as ended:
+        with ExitStack() as stack:
+            ends = [stack.enter_context(_ProcessEnd(pid)) for pid in pids]
             with suppress(TierCacheError):  # it may be gone before its answer is read
                 self._client.stop()
             self._client.close()
-            ended.wait()
+            for end in ends:
+                end.wait()
 
 
 class _ProcessEnd:
@@ -113,9 +139,8 @@ class _ProcessEnd:
 
     def __init__(self, pid: int) -> None:
         self._descriptor = -1
-        if pid:
-            with suppress(ProcessLookupError):
-                self._descriptor = os.pidfd_open(pid)
+        with suppress(ProcessLookupError):
+            self._descriptor = os.pidfd_open(pid)
 
     def __enter__(self) -> _ProcessEnd:
         return self

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from tiercache.bench.figures import columns, heading
+from tiercache.bench.figures import heading, shown_columns
+from tiercache.bench.phases import MEANINGS, Phase
 from tiercache.bench.plots import svg_of
-from tiercache.bench.report import Report, Summary, describe
-from tiercache.bench.results import MEANINGS, Phase, Row
+from tiercache.bench.report import Report, describe
+from tiercache.bench.results import Row
 from tiercache.bench.workloads import Workload
 
 _CSS = """
@@ -48,9 +49,9 @@ def page_of(report: Report) -> str:
     """The page's text."""
     parts = [
         f"<h1>{escape(report.title)}</h1>",
-        '<p class="soft">Cached against uncached in one run, with a plain local directory as the limit. '
+        '<p class="soft">All in one run, with a plain local directory as the limit. '
         "Every read was checked against a digest.</p>",
-        _summary(report.summary()),
+        _summary(report),
         _notes(report.notes),
         *(_workload(report, workload) for workload in report.workloads),
         "<h2>Machine and settings</h2>",
@@ -62,14 +63,15 @@ def page_of(report: Report) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_CSS}</style></head><body>\n{body}\n</body></html>\n'
 
 
-def _summary(summary: Summary) -> str:
+def _summary(report: Report) -> str:
+    summary = report.summary()
     head = "".join(f'<th class="text">{escape(name)}</th>' for name in summary.targets)
     body = "".join(
         f"<tr><td>{escape(line)}</td>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"
         for line, cells in summary.lines
     )
-    table = f"<table><thead><tr><th>how many times as fast</th>{head}</tr></thead><tbody>{body}</tbody></table>"
-    told = "against the same call on the origin, uncached, and on a plain local directory; medians of the rounds"
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    told = f"{report.comparison()}; medians of the rounds"
     return f'<h3>At a glance <span class="soft">{told}</span></h3><div class="scroll">{table}</div>'
 
 
@@ -89,7 +91,7 @@ def _workload(report: Report, workload: Workload) -> str:
 
 
 def _phase(workload: Workload, phase: Phase, rows: list[Row]) -> str:
-    shown = columns(workload)
+    shown = shown_columns(workload, rows)
     titles = (
         f'<th{_left(column.title)} title="{escape(column.help, quote=True)}">{escape(column.title)}</th>'
         for column in shown

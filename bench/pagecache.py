@@ -20,18 +20,23 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class PageCache:
-    """How this process can empty the page cache: all of it as root, else the pages of files it may open."""
+    """How this process can empty the page cache: all of it as root, else the pages of files it may open.
 
-    def __init__(self) -> None:
-        self.drops_all = os.geteuid() == 0 and _can_write(DROP_CACHES)
+    ``everything=False`` leaves the pages of others alone in any case.
+    """
+
+    def __init__(self, *, everything: bool = True) -> None:
+        self.drops_all = everything and os.geteuid() == 0 and _can_write(DROP_CACHES)
+        self._everything = everything
 
     @property
     def how(self) -> str:
         """One sentence for the report."""
         if self.drops_all:
             return "The whole page cache was dropped (/proc/sys/vm/drop_caches) before each cold and disk-warm round."
+        why = "Not root" if self._everything else "A quick run"
         return (
-            "Not root: only the pages of the benchmark's own files were dropped (posix_fadvise); "
+            f"{why}: only the pages of the benchmark's own files were dropped (posix_fadvise); "
             "those of the origin's server stayed, so that its cold rounds are too fast."
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from tiercache.origins import Origin, open_origin
 from tiercache.origins.base import ALWAYS, Source
 
 UPLOADS_AT_A_TIME = 8
+FIRST = "first"
 
 
 class Place(NamedTuple):
@@ -35,6 +37,8 @@ class Place(NamedTuple):
     description: str
     slowness: Slowness | None = None
     line: SlowLine | None = None
+    passing: bool = False
+    """In a server of our own, which goes as a whole."""
 
     @property
     def root(self) -> str:
@@ -52,10 +56,23 @@ class Place(NamedTuple):
         """A part of it."""
         return self._replace(url=f"{self.url}/{name}")
 
-    def make_directory(self) -> None:
-        """What a mount needs, where directories exist by themselves."""
+    def beside(self, name: str) -> Place:
+        """Another prefix of the same bucket."""
+        return self._replace(url=f"s3://{self.root.partition('/')[0]}/{name}")
+
+    @classmethod
+    def of_directory(cls, directory: Path) -> Place:
+        """A directory as it is, to be read only."""
+        return cls("file", f"file://{directory}", {}, {}, f"the directory {directory}")
+
+    def establish(self) -> None:
+        """Make it exist, as some mounts need: a directory, or in a store a first small object."""
         if self.protocol == "file":
             Path(self.root).mkdir(parents=True, exist_ok=True)
+            return
+        with tempfile.TemporaryDirectory() as directory:
+            (Path(directory) / FIRST).write_text("first")
+            self.upload(DataSet("", Path(directory), {FIRST: len("first")}, ()), lambda size_bytes: None)
 
     def traffic(self) -> Traffic | None:
         """What went through the slow line so far; None without one."""
@@ -130,9 +147,9 @@ def make_place(
                 line=line, options={**place.options, "endpoint_url": line.endpoint, "client_kwargs": client_options}
             )
         place = place._replace(slowness=slowness)
-        place.make_directory()
-        if url:  # the server of our own goes as a whole
+        if not place.passing:
             stack.callback(place.remove)
+        place.establish()
         yield place
 
 
@@ -142,7 +159,7 @@ def _existing(url: str, options: Mapping[str, Any]) -> Place:
         directory = Path(rest if separator else url).expanduser().absolute()
         if not directory.is_dir():
             raise ConfigError(f"--origin: {directory} is not a directory")
-        return Place("file", f"file://{directory}", {}, {}, f"the directory {directory}")
+        return Place.of_directory(directory)
     if protocol not in ("s3", "s3a"):
         raise ConfigError(f"--origin: {url} cannot be measured; allowed: s3://BUCKET/PREFIX or a directory")
     filled = with_aws_environment(url, options)
@@ -159,7 +176,14 @@ def _own_server(stack: ExitStack, work_directory: Path) -> Place:
         raise ConfigError(f"{error}, or give an origin: --origin s3://BUCKET/PREFIX or a directory") from None
     make_bucket(server, "tiercache-bench")
     options = server.options()
-    return Place("s3", "s3://tiercache-bench", dict(options), dict(options), "a SeaweedFS S3 server on this machine")
+    return Place(
+        "s3",
+        "s3://tiercache-bench",
+        dict(options),
+        dict(options),
+        "a SeaweedFS S3 server on this machine",
+        passing=True,
+    )
 
 
 def _endpoint(options: Mapping[str, Any]) -> str:

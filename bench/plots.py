@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from tiercache.bench.figures import duration, heading, number, ratio
+from tiercache.bench.phases import Phase
 from tiercache.bench.report import Report, describe
-from tiercache.bench.results import Phase, Row
+from tiercache.bench.results import Row
 from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Reading, Saving, Workload
 
-COLORS = {Role.ORIGIN: "#8a8f98", Role.CACHED: "#0b7285", Role.LOCAL: "#c08a2d"}
-MEANINGS = {Role.ORIGIN: "origin, uncached", Role.CACHED: "tiercache", Role.LOCAL: "local directory, the limit"}
+COLORS = {Role.ORIGIN: "#8a8f98", Role.CACHED: "#0b7285", Role.PEER: "#7a5195", Role.LOCAL: "#c08a2d"}
+MEANINGS = {
+    Role.ORIGIN: "origin, uncached",
+    Role.CACHED: "tiercache",
+    Role.PEER: "another mount",
+    Role.LOCAL: "local directory, the limit",
+}
 PANEL_WIDTH_IN = 3.4
 NAMES_WIDTH_IN = 2.3
 ROW_HEIGHT_IN = 0.27
@@ -88,7 +94,8 @@ def _figure(panels: Sequence[tuple[Workload, Phase, list[Row]]], *, title: str) 
         if title:
             figure.text(0.0, 1 - 0.2 / height_in, title, fontsize=13, fontweight="bold", va="top")
             figure.text(0.0, 1 - 0.45 / height_in, _subtitle(panels), fontsize=8.5, color="#555b63", va="top")
-        _legend(figure)
+        taking_part = {row.target.role for _, _, rows in panels for row in rows}
+        _legend(figure, [role for role in Role if role in taking_part])
     return figure
 
 
@@ -180,6 +187,8 @@ def _label(workload: Workload, row: Row, scale: float) -> str:
     text = duration(1 / row.rate_per_s) if isinstance(workload, Saving) else number(row.rate_per_s * scale)
     if row.target.role is Role.CACHED and row.against_origin:
         text += f"  ({ratio(row.against_origin)} origin)"
+    elif row.against_local and row.target.role is Role.CACHED:
+        text += f"  ({ratio(row.against_local)} local)"
     return text
 
 
@@ -189,15 +198,15 @@ def _subtitle(panels: Sequence[tuple[Workload, Phase, list[Row]]]) -> str:
     return f"{told}{'; …' if len(workloads) > 2 else ''}. Dot: median over the rounds, line: their range."
 
 
-def _legend(figure: Any) -> None:
+def _legend(figure: Any, roles: Sequence[Role]) -> None:
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], marker="o", linestyle="", color=COLORS[role], label=MEANINGS[role]) for role in Role]
+    marks = [Line2D([], [], marker="o", linestyle="", color=COLORS[role], label=MEANINGS[role]) for role in roles]
     figure.legend(
         handles=marks,
         loc="upper left",
         bbox_to_anchor=(0.0, 0.0),
-        ncols=3,
+        ncols=len(roles),
         frameon=False,
         fontsize=8.5,
         handletextpad=0.2,

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from tiercache.bench.dataset import DataSet, Piece, generate, shuffled
-from tiercache.bench.node import Node
 from tiercache.bench.pagecache import resident_share
+from tiercache.bench.phases import Phase
 from tiercache.bench.place import Place
-from tiercache.bench.results import Phase
+from tiercache.bench.served import Behind, Served
 from tiercache.bench.stage import Stage
-from tiercache.bench.targets import Role, Target, targets_for
+from tiercache.bench.targets import Role, Target
+from tiercache.bench.terms import Terms
 from tiercache.bench.workloads import Order, Reading
 
 WARM_TURNS = 3
-"""Warm rounds are this many times as many, because they are short, and cost nothing but their time."""
+"""Warm rounds are this many times as many, because they are short, and cost nothing but their time. One stays one."""
 
 DISK_SETTINGS = {"ram.capacity": 0}
 
@@ -33,7 +34,10 @@ def run_reading(stage: Stage, workload: Reading) -> None:
 
 def add_dataset(stage: Stage, workload: Reading, dataset: DataSet) -> None:
     """Upload a data set for the workload and those that share it."""
-    stage.place.below(dataset.name).upload(dataset, stage.progress.moving("uploading", dataset.total_bytes))
+    if not workload.in_directory:
+        place = stage.place.below(dataset.name)
+        place.upload(dataset, stage.progress.moving("uploading", dataset.total_bytes))
+        stage.adopt(place, dataset)
     os.sync()  # the server's dirty pages could not be dropped
     stage.datasets[workload.dataset] = dataset
 
@@ -43,61 +47,69 @@ class _Run:
         self.stage = stage
         self.workload = workload
         self.dataset = dataset
-        self.place: Place = stage.place.below(dataset.name)
-        self.targets = targets_for(stage.place, mount=stage.mount)
-        self.warm_rounds = stage.rounds * (1 if workload.request_bytes else WARM_TURNS)
+        self.place = Place.of_directory(dataset.directory) if workload.in_directory else stage.place.below(dataset.name)
+        self.terms = Terms(workload.profile, read_only=workload.read_only)
+        self.targets = stage.targets(self.place, mounts_only=workload.mounts_only)
+        self.rounds = min(stage.rounds, workload.most_rounds or stage.rounds)
+        self.warm_rounds = self.rounds * (1 if workload.request_bytes or self.rounds == 1 else WARM_TURNS)
 
     def run(self) -> None:
-        rounds = self.stage.rounds + self.warm_rounds + self.stage.rounds
-        self.stage.progress.expect(rounds * len(self.targets))
-        self._cold()
-        node = self.stage.new_node(self.place, profile="dataset", mounted=self.stage.mount)
+        phases = self.workload.phases
+        rounds = {Phase.COLD: self.rounds, Phase.WARM: self.warm_rounds, Phase.DISK_WARM: self.rounds}
+        self.stage.progress.expect(sum(rounds[phase] for phase in phases) * len(self.targets))
+        if Phase.COLD in phases:
+            self._cold()
+        if phases == (Phase.COLD,):
+            return
+        node = self.stage.new_node(self.place, self.terms, mounted=self.stage.mount)
         try:
-            with node:
-                self._warm(node)
-            # Over the same cache directory: what it holds survives the end of an engine.
-            with node.restart({**self.stage.settings, **DISK_SETTINGS}) as node:
-                self._disk_warm(node)
+            with self.stage.peer_mounts(self.targets, self.place, self.terms) as peers:
+                if Phase.WARM in phases:
+                    with node:
+                        self._warm(Behind(node, peers))
+                if Phase.DISK_WARM in phases:
+                    # Over the same cache directory: what it holds survives the end of an engine.
+                    with node.restart({**self.stage.settings, **DISK_SETTINGS}) as again:
+                        self._disk_warm(Behind(again, peers))
         finally:
             node.remove()
 
     # -- phases -----------------------------------------------------------------------------------
 
     def _cold(self) -> None:
-        for number in range(self.stage.rounds):
+        for number in range(self.rounds):
             pieces = self._pieces(number, self.workload.origin_requests, repeat=False)
-            for target in self.stage.rotated(self.targets, number):
-                with ExitStack() as stack:
-                    node = None
-                    if target.role is Role.CACHED:
-                        node = stack.enter_context(self.stage.fresh_node(self.place, profile="dataset", target=target))
-                    session = stack.enter_context(self._session(target, node))
-                    self._epoch(Phase.COLD, target, session, number, pieces, node)
+            for target in self.stage.rotated(self.targets, number, Phase.COLD):
+                with (
+                    self.stage.fresh(target, self.place, self.terms) as served,
+                    self._session(target, served) as session,
+                ):
+                    self._epoch(Phase.COLD, target, session, number, pieces, served)
 
-    def _warm(self, node: Node) -> None:
+    def _warm(self, behind: Behind) -> None:
         with ExitStack() as stack:
-            sessions = self._opened(stack, node)
+            sessions = self._opened(stack, behind)
             for number in range(self.warm_rounds):
-                for target in self.stage.rotated(self.targets, number):
+                for target in self.stage.rotated(self.targets, number, Phase.WARM):
                     pieces = self._pieces(number, self._requests(target), repeat=True)
-                    self._epoch(Phase.WARM, target, sessions[target.name], number, pieces, node)
+                    self._epoch(Phase.WARM, target, sessions[target.name], number, pieces, behind.of(target))
 
-    def _disk_warm(self, node: Node) -> None:
+    def _disk_warm(self, behind: Behind) -> None:
         with ExitStack() as stack:
-            sessions = self._opened(stack, node)
-            for number in range(self.stage.rounds):
-                for target in self.stage.rotated(self.targets, number):
+            sessions = self._opened(stack, behind)
+            for number in range(self.rounds):
+                for target in self.stage.rotated(self.targets, number, Phase.DISK_WARM):
                     # No piece twice: the second time it would come from memory.
                     pieces = self._pieces(number, self._requests(target), repeat=False)
-                    self._epoch(Phase.DISK_WARM, target, sessions[target.name], number, pieces, node)
+                    self._epoch(Phase.DISK_WARM, target, sessions[target.name], number, pieces, behind.of(target))
 
     # -- parts ------------------------------------------------------------------------------------
 
-    def _opened(self, stack: ExitStack, node: Node) -> dict[str, str]:
+    def _opened(self, stack: ExitStack, behind: Behind) -> dict[str, str]:
         """A session of each target, and a first epoch that fills what there is to fill. It checks every byte too."""
         sessions = {}
         for target in self.targets:
-            session = stack.enter_context(self._session(target, node))
+            session = stack.enter_context(self._session(target, behind.of(target)))
             self.stage.progress.say(f"{self.workload.name}: filling, {target.name}")
             pieces = self.dataset.pieces
             if target.role is Role.ORIGIN:
@@ -107,9 +119,9 @@ class _Run:
         return sessions
 
     @contextmanager
-    def _session(self, target: Target, node: Node | None) -> Iterator[str]:
+    def _session(self, target: Target, served: Served | None) -> Iterator[str]:
         with self.stage.session(
-            target, self.place, self.dataset.directory, node, workers=self.workload.workers
+            target, self.place, self.dataset.directory, served, workers=self.workload.workers
         ) as session:
             self.stage.pool.call(session, "prepare", workers=self.workload.workers)
             yield session
@@ -125,26 +137,25 @@ class _Run:
         return list(itertools.islice(itertools.cycle(order), wanted)) if repeat else order[:wanted]
 
     def _epoch(
-        self, phase: Phase, target: Target, session: str, number: int, pieces: list[Piece], node: Node | None
+        self, phase: Phase, target: Target, session: str, number: int, pieces: list[Piece], served: Served | None
     ) -> None:
         stage, workers = self.stage, self.workload.workers
         stage.progress.say(f"{self.workload.name}, {phase}, round {number + 1}: {target.name}")
-        ours = node if target.role is Role.CACHED else None
         if phase is Phase.WARM:
-            resident = self._warm_again(target, session, pieces, ours)
+            resident = self._warm_again(target, session, pieces, served)
         else:
-            resident = stage.drop(target, self.dataset, ours)
-        before = stage.before(ours)
+            resident = stage.drop(target, self.dataset, served)
+        before = stage.before(served)
         timed = stage.pool.read(session, pieces, workers=workers)
         stage.pool.call(session, "settle", workers=workers)
         stage.record(self.workload.name, phase, target, number, timed, before=before, resident_before=resident)
 
-    def _warm_again(self, target: Target, session: str, pieces: list[Piece], node: Node | None) -> float | None:
+    def _warm_again(self, target: Target, session: str, pieces: list[Piece], served: Served | None) -> float | None:
         """Others on the machine may have pushed our files out of memory: read them once more, off the clock.
 
         The share of the pages that are in memory now.
         """
-        paths = self.stage.warm_paths(target, self.dataset, node)
+        paths = self.stage.warm_paths(target, self.dataset, served)
         share = resident_share(paths) if paths else None
         if share is not None and share < 1:
             self.stage.pool.read(session, pieces, workers=self.workload.workers)

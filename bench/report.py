@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiercache.bench.figures import NOTHING, both_ratios
-from tiercache.bench.results import Epoch, Phase, Ratio, Row, rows_of
+from tiercache.bench.figures import NOTHING, all_ratios
+from tiercache.bench.phases import Phase
+from tiercache.bench.results import Epoch, Ratio, Row, rows_of
 from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Naming, Reading, Saving, Workload
 from tiercache.units import format_size
@@ -47,9 +48,18 @@ class Report:
         lines = []
         for workload in self.workloads:
             for phase, rows in self.of(workload):
-                cells = {row.target.name: both_ratios(row) for row in rows}
+                cells = {row.target.name: all_ratios(row) for row in rows}
                 lines.append((f"{workload.name}, {phase}", tuple(cells.get(name, NOTHING) for name in targets)))
         return Summary(targets, tuple(lines))
+
+    def comparison(self) -> str:
+        """What the summary's figures are, in words."""
+        others = {
+            "on the origin": any(row.against_origin for row in self.rows),
+            "on a local directory": any(row.against_local for row in self.rows),
+            "on the mounts of the peers": any(row.against_peers for row in self.rows),
+        }
+        return f"How many times as fast as the same call {', '.join(name for name, there in others.items() if there)}"
 
     def as_json(self) -> str:
         """All figures, and those of each round."""
@@ -105,6 +115,7 @@ def _row_as_dict(row: Row) -> dict[str, Any]:
     for name in ("against_origin", "against_local"):
         value = getattr(row, name)
         found[name] = value._asdict() if isinstance(value, Ratio) else None
+    found["against_peers"] = {name: value._asdict() for name, value in row.against_peers.items()}
     found["origin_peer"] = row.target.origin_peer
     found["local_peer"] = row.target.local_peer
     return found
@@ -121,6 +132,8 @@ def _epoch_as_dict(epoch: Epoch) -> dict[str, Any]:
         "busy_s": epoch.busy_s,
         "cpu_s": epoch.cpu_s,
         "resident_before": epoch.resident_before,
-        "engine": epoch.use._asdict() if epoch.use else None,
-        "line": epoch.traffic._asdict() if epoch.traffic else None,
+        "server": epoch.spent.server._asdict() if epoch.spent.server else None,
+        "engine": epoch.spent.use._asdict() if epoch.spent.use else None,
+        "counters": epoch.spent.counters,
+        "line": epoch.spent.traffic._asdict() if epoch.spent.traffic else None,
     }

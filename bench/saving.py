@@ -10,9 +10,11 @@ from contextlib import ExitStack
 from tiercache.bench.dataset import digest_of
 from tiercache.bench.measure import Timed
 from tiercache.bench.node import Node
-from tiercache.bench.results import Phase
+from tiercache.bench.phases import Phase
+from tiercache.bench.served import Behind, Served
 from tiercache.bench.stage import Stage
-from tiercache.bench.targets import Call, Role, Target, targets_for
+from tiercache.bench.targets import Call, Role, Target
+from tiercache.bench.terms import Terms
 from tiercache.bench.workloads import Saving
 from tiercache.errors import TierCacheError
 
@@ -31,45 +33,48 @@ class _Run:
         self.place = stage.place.below(workload.name)
         self.local = stage.work_directory / "local" / workload.name
         # cat_file() has no counterpart in writing.
-        self.targets = targets_for(stage.place, mount=stage.mount, calls=(Call.OPEN, Call.GET))
-        # With this profile a close waits until the bytes are safe on this node's disk.
-        self.profile = "checkpoint" if workload.fsync else "general"
+        calls = (Call.OPEN, Call.GET)
+        self.targets = stage.targets(stage.place, calls=calls, mounts_only=workload.mounts_only)
+        self.terms = Terms(workload.profile, put_off_uploads=Phase.DELIVER not in workload.phases)
         self.digest = stage.pool.keep(str(workload.seed), workload.size_bytes)
 
     def run(self) -> None:
         stage = self.stage
-        delivered = sum(target.role is not Role.LOCAL for target in self.targets)
-        stage.progress.expect(stage.rounds * (3 * len(self.targets) + delivered))
+        stage.progress.expect(stage.rounds * len(self.workload.phases) * len(self.targets))
         self.local.mkdir(parents=True)
-        self.place.make_directory()
-        with stage.fresh_node(self.place, profile=self.profile) as node, ExitStack() as stack:
+        self.place.establish()
+        with stage.behind(self.targets, self.place, self.terms) as behind, ExitStack() as stack:
             sessions = {
-                target.name: stack.enter_context(stage.session(target, self.place, self.local, node))
+                target.name: stack.enter_context(stage.session(target, self.place, self.local, behind.of(target)))
                 for target in self.targets
             }
             for number in range(stage.rounds):
-                for target in stage.rotated(self.targets, number):
-                    self._turn(target, sessions[target.name], number, node)
+                for target in stage.rotated(self.targets, number, Phase.SAVE):
+                    self._turn(target, sessions[target.name], number, behind)
         stage.pool.keep("", 0)
 
-    def _turn(self, target: Target, session: str, number: int, node: Node) -> None:
-        stage = self.stage
-        ours = node if target.role is Role.CACHED else None
+    def _turn(self, target: Target, session: str, number: int, behind: Behind) -> None:
+        stage, phases = self.stage, self.workload.phases
+        served = behind.of(target)
         name = f"{re.sub('[^a-z0-9]+', '-', target.name)}-{number}.ckpt"
         os.sync()  # the writes of the target before are not this one's
-        saved = self._save(target, session, number, name, ours)
-        if target.role is not Role.LOCAL:
-            self._deliver(target, number, name, ours, saved)
-        self._load(Phase.LOAD, target, session, number, name, ours)
-        self._load_fresh(target, session, number, name)
+        saved = self._save(target, session, number, name, served)
+        if Phase.DELIVER in phases and target.role in (Role.CACHED, Role.ORIGIN):
+            self._deliver(target, number, name, behind.node if target.role is Role.CACHED else None, saved)
+        if Phase.LOAD in phases:
+            self._load(Phase.LOAD, target, session, number, name, served)
+        else:
+            self._measure_load(session, name)  # for its digest
+        if Phase.LOAD_FRESH in phases and target.role is not Role.PEER:
+            self._load_fresh(target, session, number, name)
         stage.pool.remove(session, name)
-        if ours is not None:
-            ours.drain()
+        if target.role is Role.CACHED:
+            behind.node.drain()
 
-    def _save(self, target: Target, session: str, number: int, name: str, ours: Node | None) -> Timed:
+    def _save(self, target: Target, session: str, number: int, name: str, served: Served | None) -> Timed:
         workload = self.workload
         self.stage.progress.say(f"{workload.name}, save, round {number + 1}: {target.name}")
-        before = self.stage.before(ours)
+        before = self.stage.before(served)
         timed = self.stage.pool.save(session, name, write_bytes=workload.write_bytes, fsync=workload.fsync)
         self.stage.record(workload.name, Phase.SAVE, target, number, [timed], before=before)
         return timed
@@ -87,24 +92,24 @@ class _Run:
         if digest_of(self.place.read(name)) != self.digest:
             raise TierCacheError(f"{target.name}: the origin has other bytes than were saved")
 
-    def _load(self, phase: Phase, target: Target, session: str, number: int, name: str, ours: Node | None) -> None:
-        workload = self.workload
-        self.stage.progress.say(f"{workload.name}, {phase}, round {number + 1}: {target.name}")
+    def _load(self, phase: Phase, target: Target, session: str, number: int, name: str, served: Served | None) -> None:
+        self.stage.progress.say(f"{self.workload.name}, {phase}, round {number + 1}: {target.name}")
         resident = None
         if phase is Phase.LOAD_FRESH:
             resident = self.stage.drop_paths([self.local / name] if target.role is Role.LOCAL else [])
             self.stage.pool.call(session, "forget")
-        before = self.stage.before(ours)
-        arguments = (name, workload.size_bytes, self.digest)
-        timed = self.stage.pool.measure(session, "load_file", *arguments, request_bytes=LOAD_REQUEST_BYTES)
-        self.stage.record(workload.name, phase, target, number, [timed], before=before, resident_before=resident)
+        before = self.stage.before(served)
+        timed = self._measure_load(session, name)
+        self.stage.record(self.workload.name, phase, target, number, [timed], before=before, resident_before=resident)
+
+    def _measure_load(self, session: str, name: str) -> Timed:
+        """Load the file; an error if it is not what was saved."""
+        arguments = (name, self.workload.size_bytes, self.digest)
+        return self.stage.pool.measure(session, "load_file", *arguments, request_bytes=LOAD_REQUEST_BYTES)
 
     def _load_fresh(self, target: Target, session: str, number: int, name: str) -> None:
-        if target.role is not Role.CACHED:
-            self._load(Phase.LOAD_FRESH, target, session, number, name, None)
-            return
-        with (
-            self.stage.fresh_node(self.place, profile=self.profile, target=target) as node,
-            self.stage.session(target, self.place, self.local, node) as fresh,
-        ):
-            self._load(Phase.LOAD_FRESH, target, fresh, number, name, node)
+        with ExitStack() as stack:
+            served = stack.enter_context(self.stage.fresh(target, self.place, self.terms))
+            if served is not None:
+                session = stack.enter_context(self.stage.session(target, self.place, self.local, served))
+            self._load(Phase.LOAD_FRESH, target, session, number, name, served)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,16 @@ from tiercache.bench.dataset import DataSet
 from tiercache.bench.measure import Timed
 from tiercache.bench.node import Node
 from tiercache.bench.pagecache import PageCache, resident_share
+from tiercache.bench.peers.mount import PeerMount
+from tiercache.bench.peers.peer import Peer
+from tiercache.bench.phases import OURS_ONLY, Phase
 from tiercache.bench.place import Place
 from tiercache.bench.pool import WorkerPool
 from tiercache.bench.progress import Progress
-from tiercache.bench.results import Epoch, Phase, TierUse, epoch_of
-from tiercache.bench.targets import Role, Setup, Target
+from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of, grown
+from tiercache.bench.served import Behind, Served
+from tiercache.bench.targets import Call, Role, Setup, Target, targets_for
+from tiercache.bench.terms import Terms
 
 MOUNT_SAMPLE = 32
 """Files of a mount whose pages are looked at: each look is an open that the kernel has to ask for."""
@@ -34,6 +39,9 @@ class Stage:
     mount: bool
     settings: Mapping[str, Any]
     """Of our engine, as in the configuration file."""
+    driver: str = ""
+    """Of our mounts; empty: the usual one."""
+    peers: tuple[Peer, ...] = ()
     page_cache: PageCache = field(default_factory=PageCache)
     epochs: list[Epoch] = field(default_factory=list)
     datasets: dict[str, DataSet] = field(default_factory=dict)
@@ -41,68 +49,124 @@ class Stage:
     _nodes: int = 0
     _sessions: int = 0
 
-    def rotated(self, targets: Sequence[Target], number: int) -> list[Target]:
-        """A B C, then B C A, …: nobody always comes first."""
-        start = number % len(targets)
-        return [*targets[start:], *targets[:start]]
+    def targets(self, place: Place, *, calls: Sequence[Call] = tuple(Call), mounts_only: bool = False) -> list[Target]:
+        """Who takes part over an origin of this kind."""
+        peers = [peer.name for peer in self.peers if peer.serves(place)]
+        return targets_for(place, mount=self.mount, peers=peers, calls=calls, mounts_only=mounts_only)
 
-    def new_node(self, place: Place, *, profile: str, mounted: bool) -> Node:
+    def rotated(self, targets: Sequence[Target], number: int, phase: Phase) -> list[Target]:
+        """A B C, then B C A, …: nobody always comes first. Only those that the phase is for."""
+        taking_part = [target for target in targets if not (phase in OURS_ONLY and target.role is Role.PEER)]
+        start = number % len(taking_part)
+        return [*taking_part[start:], *taking_part[:start]]
+
+    # -- what stands behind the targets -----------------------------------------------------------
+
+    def new_node(self, place: Place, terms: Terms, *, mounted: bool) -> Node:
         """A node over a cache directory of its own; the caller enters it and removes it."""
-        self._nodes += 1
-        directory = self.work_directory / f"node-{self._nodes}"
-        return Node(directory, place, profile=profile, settings=self.settings, mounted=mounted)
+        return Node(
+            self._new_directory(), place, terms=terms, settings=self.settings, mounted=mounted, driver=self.driver
+        )
 
     @contextmanager
-    def fresh_node(self, place: Place, *, profile: str, target: Target | None = None) -> Iterator[Node]:
-        """A node that has nothing yet; removed afterwards. For one ``target`` it mounts only if that is the mount."""
-        mounted = self.mount if target is None else target.mounted
-        node = self.new_node(place, profile=profile, mounted=mounted)
+    def fresh(self, target: Target, place: Place, terms: Terms) -> Iterator[Served | None]:
+        """What serves one target and has nothing yet; removed afterwards. It mounts only if that is the target."""
+        served: Node | PeerMount
+        match target.role:
+            case Role.CACHED:
+                served = self.new_node(place, terms, mounted=target.mounted)
+            case Role.PEER:
+                served = self._new_peer_mount(target.program, place, terms)
+            case Role.ORIGIN | Role.LOCAL:
+                yield None
+                return
         try:
-            with node:
-                yield node
+            with served:
+                yield served
+        finally:
+            served.remove()
+
+    @contextmanager
+    def peer_mounts(self, targets: Sequence[Target], place: Place, terms: Terms) -> Iterator[dict[str, Served]]:
+        """A mount of each peer among the targets, by its name; removed afterwards."""
+        with ExitStack() as stack:
+            found: dict[str, Served] = {}
+            for target in targets:
+                if target.role is Role.PEER:
+                    mount = self._new_peer_mount(target.program, place, terms)
+                    stack.callback(mount.remove)
+                    found[target.program] = stack.enter_context(mount)
+            yield found
+
+    @contextmanager
+    def behind(self, targets: Sequence[Target], place: Place, terms: Terms) -> Iterator[Behind]:
+        """A fresh node and a mount of each peer; removed afterwards."""
+        node = self.new_node(place, terms, mounted=self.mount)
+        try:
+            with self.peer_mounts(targets, place, terms) as peers, node:
+                yield Behind(node, peers)
         finally:
             node.remove()
 
+    def adopt(self, place: Place, dataset: DataSet) -> None:
+        """Let peers that keep a format of their own have a data set that the origin has."""
+        for peer in self.peers:
+            if peer.serves(place):
+                peer.adopt(place, dataset, self.progress.moving(f"filling {peer.name}", dataset.total_bytes))
+
+    def _new_peer_mount(self, name: str, place: Place, terms: Terms) -> PeerMount:
+        [peer] = [peer for peer in self.peers if peer.name == name]
+        # A peer does not always tell when its uploads are over, so none of theirs begins before the file is removed.
+        put_off = terms._replace(put_off_uploads=not terms.read_only)
+        return PeerMount(peer, place, self._new_directory(), put_off)
+
+    def _new_directory(self) -> Path:
+        self._nodes += 1
+        return self.work_directory / f"node-{self._nodes}"
+
     @contextmanager
     def session(
-        self, target: Target, place: Place, local: Path, node: Node | None, *, workers: int = 1
+        self, target: Target, place: Place, local: Path, served: Served | None, *, workers: int = 1
     ) -> Iterator[str]:
         """Open a target in the workers; gives the name to call it by."""
         self._sessions += 1
         name = f"{target.name} #{self._sessions}"
-        self.pool.open(name, setup_of(target, place, local, node), workers=workers)
+        self.pool.open(name, setup_of(target, place, local, served), workers=workers)
         try:
             yield name
         finally:
             self.pool.close(name, workers=workers)
 
-    def cached_paths(self, target: Target, dataset: DataSet | None, node: Node | None) -> list[Path]:
+    # -- the page cache ---------------------------------------------------------------------------
+
+    def cached_paths(self, target: Target, dataset: DataSet | None, served: Served | None) -> list[Path]:
         """Files whose pages would make a target fast without its disk."""
         if target.role is Role.LOCAL:
             return dataset.paths() if dataset else []
-        if target.role is Role.ORIGIN or node is None:
+        if served is None:
             return []
-        paths = list(node.cache_files())
-        if node.mountpoint is not None and dataset is not None:
-            paths += [node.mountpoint / name for name in list(dataset.files)[:MOUNT_SAMPLE]]
-        return paths
+        return [*served.cache_files(), *_sample(served, dataset)]
 
-    def warm_paths(self, target: Target, dataset: DataSet, node: Node | None) -> list[Path]:
+    def warm_paths(self, target: Target, dataset: DataSet, served: Served | None) -> list[Path]:
         """Files that a warm target reads; none where it is not for us to look."""
         if target.role is Role.LOCAL:
             return dataset.paths()
-        if node is None or target.mounted:
+        if served is None:
             return []
-        return list(node.ram_files()) or list(node.cache_files())
+        if target.mounted:
+            return _sample(served, dataset)
+        return list(served.ram_files()) or list(served.cache_files())
 
-    def drop(self, target: Target, dataset: DataSet | None, node: Node | None) -> float | None:
+    def drop(self, target: Target, dataset: DataSet | None, served: Served | None) -> float | None:
         """Empty the page cache; the share of the target's pages that is left, None where there are none to look at."""
-        return self.drop_paths(self.cached_paths(target, dataset, node))
+        return self.drop_paths(self.cached_paths(target, dataset, served))
 
     def drop_paths(self, paths: Sequence[Path]) -> float | None:
         """The same for files that are named one by one."""
         self.page_cache.drop(paths)
         return resident_share(paths) if paths else None
+
+    # -- results ----------------------------------------------------------------------------------
 
     def record(
         self,
@@ -116,57 +180,64 @@ class Stage:
         resident_before: float | None = None,
     ) -> None:
         """Note down one epoch."""
-        traffic = self.place.traffic()
+        spent = before.spent()
         self.epochs.append(
-            epoch_of(
-                workload,
-                phase,
-                target,
-                number,
-                timed,
-                use=before.use_now(),
-                traffic=traffic.since(before.traffic) if traffic and before.traffic else None,
-                resident_before=resident_before,
-            )
+            epoch_of(workload, phase, target, number, timed, spent=spent, resident_before=resident_before)
         )
         self.progress.advance()
 
-    def before(self, node: Node | None) -> Before:
+    def before(self, served: Served | None) -> Before:
         """The counters before an epoch."""
-        return Before(node, self.place.traffic())
+        return Before(served, self.place)
 
 
 class Before:
     """Counters before an epoch, to tell afterwards what it added."""
 
-    def __init__(self, node: Node | None, traffic: Any) -> None:
-        self._node = node
-        self.traffic = traffic
-        self._use = TierUse.of(node.status()) if node else None
+    def __init__(self, served: Served | None, place: Place) -> None:
+        self._served = served
+        self._place = place
+        self._traffic = place.traffic()
+        self._status = served.status() if served else None
+        self._usage = served.usage() if served else None
 
-    def use_now(self) -> TierUse | None:
-        """What the engine has done since."""
-        if self._node is None or self._use is None:
-            return None
-        return TierUse.of(self._node.status()).minus(self._use)
+    def spent(self) -> Spent:
+        """What has been done since behind the target."""
+        usage = status = None
+        if self._served is not None:
+            usage = self._served.usage()  # first: telling its figures costs the engine time
+            status = self._served.status()
+        traffic = self._place.traffic()
+        return Spent(
+            server=usage.since(self._usage) if usage and self._usage else None,
+            use=TierUse.of(status).minus(TierUse.of(self._status)) if status and self._status else None,
+            counters=grown(status, since=self._status) if status and self._status else None,
+            traffic=traffic.since(self._traffic) if traffic and self._traffic else None,
+        )
 
 
-def setup_of(target: Target, place: Place, local: Path, node: Node | None) -> Setup:
+def _sample(served: Served, dataset: DataSet | None) -> list[Path]:
+    if served.mountpoint is None or dataset is None:
+        return []
+    return [served.mountpoint / name for name in list(dataset.files)[:MOUNT_SAMPLE]]
+
+
+def setup_of(target: Target, place: Place, local: Path, served: Served | None) -> Setup:
     """How a worker reaches a target. ``place`` and ``local`` are the data set's."""
     match target.kind, target.role:
         case "plain", Role.LOCAL:
             return Setup("plain", target.call, str(local))
         case "plain", Role.ORIGIN:
             return Setup("plain", target.call, place.root, slow=place.slowness is not None)
-        case "plain", Role.CACHED:
-            assert node is not None
-            assert node.mountpoint is not None
-            return Setup("plain", target.call, str(node.mountpoint))
+        case "plain", Role.CACHED | Role.PEER:
+            assert served is not None
+            assert served.mountpoint is not None
+            return Setup("plain", target.call, str(served.mountpoint))
         case "fsspec", Role.LOCAL:
             return Setup("fsspec", target.call, str(local), "file")
         case "fsspec", Role.CACHED:
-            assert node is not None
-            return Setup("fsspec", target.call, place.root, "tiercache", _our_options(place, node))
+            assert isinstance(served, Node)
+            return Setup("fsspec", target.call, place.root, "tiercache", _our_options(place, served))
     return Setup(target.kind, target.call, place.root, place.protocol, place.options)
 
 
@@ -177,5 +248,5 @@ def _our_options(place: Place, node: Node) -> dict[str, Any]:
         "cache_dir": str(node.cache_dir),
         "settings": node.settings,
         "engine": "attach",
-        "profile": node.profile,
+        "profile": node.terms.profile,
     }

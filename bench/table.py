@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from tiercache.bench.figures import columns, heading
+from tiercache.bench.figures import heading, shown_columns
+from tiercache.bench.phases import MEANINGS, Phase
 from tiercache.bench.report import Report, describe
-from tiercache.bench.results import MEANINGS, Phase, Row
+from tiercache.bench.results import Row
 from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Workload
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 150
-STYLES = {Role.ORIGIN: "", Role.CACHED: "bold cyan", Role.LOCAL: "dim"}
+SOURCES_WIDTH = 15
+"""Of the column that says where bytes came from, which takes more than one line where there is no room."""
+STYLES = {Role.ORIGIN: "", Role.CACHED: "bold cyan", Role.PEER: "", Role.LOCAL: "dim"}
 
 
 def print_report(report: Report, file: TextIO | None = None) -> None:
@@ -39,7 +42,7 @@ def _print_summary(console: Console, report: Report) -> None:
 
     summary = report.summary()
     table = Table(
-        title="How many times as fast as the same call on the origin, and on a local directory",
+        title=report.comparison(),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -56,14 +59,19 @@ def _print_phase(console: Console, workload: Workload, phase: Phase, rows: list[
     from rich import box
     from rich.table import Table
 
-    shown = columns(workload)
+    shown = shown_columns(workload, rows)
     table = Table(
         title=f"{heading(phase)}: {MEANINGS[phase]}", title_justify="left", title_style="", box=box.SIMPLE_HEAD
     )
     table.add_column("target", no_wrap=True)
     for column in shown:
         left = column.title == "bytes came from"
-        table.add_column(column.title, justify="left" if left else "right", no_wrap=not left)
+        table.add_column(
+            column.title,
+            justify="left" if left else "right",
+            no_wrap=not left,
+            min_width=SOURCES_WIDTH if left else None,
+        )
     for row in rows:
         cells = [column.text(row) for column in shown]
         table.add_row(row.target.name, *cells, style=STYLES[row.target.role])

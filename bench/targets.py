@@ -16,6 +16,8 @@ class Role(enum.StrEnum):
     ORIGIN = "origin"
     """Nothing: each read goes to the origin."""
     CACHED = "tiercache"
+    PEER = "peer"
+    """Another program's mount."""
     LOCAL = "local"
     """No origin at all: a plain directory on the same disk as the cache, the limit."""
 
@@ -42,6 +44,8 @@ class Target:
     """The uncached target with the same call."""
     local_peer: str = ""
     """The same call on the plain directory."""
+    program: str = ""
+    """Of a peer: which."""
 
 
 class Setup(NamedTuple):
@@ -69,8 +73,18 @@ OURS_OPEN = "tiercache fsspec open()"
 OURS_CAT = "tiercache fsspec cat_file()"
 
 
-def targets_for(place: Place, *, mount: bool, calls: Sequence[Call] = tuple(Call)) -> list[Target]:
-    """Every target of an origin of this kind; ``calls`` leaves out those that a workload does not need."""
+def targets_for(
+    place: Place,
+    *,
+    mount: bool,
+    peers: Sequence[str] = (),
+    calls: Sequence[Call] = tuple(Call),
+    mounts_only: bool = False,
+) -> list[Target]:
+    """Every target of an origin of this kind; ``calls`` leaves out those that a workload does not need.
+
+    ``mounts_only`` leaves the mounts and the plain directory.
+    """
     s3 = place.protocol == "s3"
     open_peer, cat_peer = (S3FS_OPEN, S3FS_CAT) if s3 else (DIRECTORY, DIRECTORY)
     found = []
@@ -87,10 +101,17 @@ def targets_for(place: Place, *, mount: bool, calls: Sequence[Call] = tuple(Call
             Target(MOUNT, "plain", Role.CACHED, Call.OPEN, mounted=True, origin_peer=open_peer, local_peer=PLAIN_OPEN)
         ]
     found += [
+        Target(f"{peer} mount, open()", "plain", Role.PEER, Call.OPEN, mounted=True, origin_peer=open_peer,
+               local_peer=PLAIN_OPEN, program=peer)
+        for peer in peers
+    ]  # fmt: skip
+    found += [
         Target(OURS_OPEN, "fsspec", Role.CACHED, Call.OPEN, origin_peer=open_peer, local_peer=LOCAL_OPEN),
         Target(OURS_CAT, "fsspec", Role.CACHED, Call.CAT, origin_peer=cat_peer, local_peer=LOCAL_CAT),
         Target(LOCAL_OPEN, "fsspec", Role.LOCAL, Call.OPEN, origin_peer=open_peer),
         Target(LOCAL_CAT, "fsspec", Role.LOCAL, Call.CAT, origin_peer=cat_peer),
         Target(PLAIN_OPEN, "plain", Role.LOCAL, Call.OPEN, origin_peer=open_peer),
     ]
+    if mounts_only:
+        found = [target for target in found if target.mounted or target.name == PLAIN_OPEN]
     return [target for target in found if target.call in calls]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
-from tiercache.units import GIB, KIB, MIB
+from tiercache.bench.phases import NAMING, READING, SAVING, Phase
+from tiercache.config import ProfileName
+from tiercache.units import KIB
 
 
 class Order(enum.StrEnum):
@@ -35,6 +35,14 @@ class Reading:
     """Requests of one round, where the bytes are near."""
     origin_requests: int
     """The same where the origin answers, which takes a hundred times as long."""
+    phases: tuple[Phase, ...] = READING
+    profile: ProfileName = "dataset"
+    read_only: bool = True
+    mounts_only: bool = False
+    """Nothing but mounts and the plain directory, which is what a mount can be held against."""
+    in_directory: bool = False
+    """The data set's own directory is the origin: where the store would take longer to fill than the work takes."""
+    most_rounds: int | None = None
     seed: int = 1
 
     @property
@@ -66,11 +74,22 @@ class Saving:
     write_bytes: int
     """One write call."""
     fsync: bool
+    phases: tuple[Phase, ...] = SAVING
+    """Without DELIVER uploads are put off, and the file is removed before one begins."""
+    mounts_only: bool = False
     seed: int = 2
+
+    @property
+    def profile(self) -> ProfileName:
+        """With ``checkpoint`` a close waits until the bytes are safe on this node's disk."""
+        return "checkpoint" if self.fsync else "general"
 
     def scaled(self, factor: float) -> Saving:
         """A smaller or larger checkpoint."""
-        return replace(self, size_bytes=max(int(self.size_bytes * factor), 2 * self.write_bytes + 4099))
+        write_bytes = min(self.write_bytes, _at_least(self.write_bytes * factor, 64 * KIB))
+        return replace(
+            self, write_bytes=write_bytes, size_bytes=max(int(self.size_bytes * factor), 2 * write_bytes + 4099)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +105,10 @@ class Naming:
     created: int
     """New files of one round."""
     origin_requests: int
+    phases: tuple[Phase, ...] = NAMING
+    profile: ProfileName = "weights"
+    """Names are believed for a minute, and it can be written."""
+    mounts_only: bool = False
     seed: int = 3
 
     def scaled(self, factor: float) -> Naming:
@@ -99,73 +122,6 @@ class Naming:
 
 
 Workload = Reading | Saving | Naming
-
-_IMAGES = Reading(
-    name="smallfiles",
-    title="images of about 110 KB in random order, one worker",
-    files=1000,
-    median_bytes=105 * KIB,
-    spread=0.35,
-    order=Order.RANDOM,
-    workers=1,
-    requests=600,
-    origin_requests=60,
-)
-
-SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
-    "smallfiles": (
-        _IMAGES,
-        replace(
-            _IMAGES,
-            name="smallfiles-4",
-            title="images of about 110 KB in random order, four workers",
-            workers=4,
-            requests=1200,
-            origin_requests=160,
-        ),
-    ),
-    "largefile": (
-        Reading(
-            name="largefile",
-            title="one large file from beginning to end, 8 MiB a read",
-            files=1,
-            median_bytes=2 * GIB,
-            order=Order.SEQUENTIAL,
-            workers=1,
-            request_bytes=8 * MIB,
-            requests=256,
-            origin_requests=32,
-        ),
-    ),
-    "checkpoint": (
-        Saving(
-            name="checkpoint",
-            title="a checkpoint, written without fsync",
-            size_bytes=256 * MIB,
-            write_bytes=16 * MIB,
-            fsync=False,
-        ),
-        Saving(
-            name="checkpoint-fsync",
-            title="a checkpoint, written with fsync",
-            size_bytes=256 * MIB,
-            write_bytes=16 * MIB,
-            fsync=True,
-        ),
-    ),
-    "metadata": (
-        Naming(
-            name="metadata",
-            title="names of a tree",
-            directories=20,
-            files=50,
-            size_bytes=4 * KIB,
-            created=100,
-            origin_requests=100,
-        ),
-    ),
-}
-"""By the name that the command line gives them."""
 
 
 def _at_least(value: float, least: int) -> int:

@@ -53,6 +53,7 @@ missing_packages() {
     if [[ ",$extras," == *,test,* ]]; then
         for program in git rsync fio; do command -v "$program" >/dev/null || echo "$program"; done
     fi
+    if [[ ",$extras," == *,peers,* ]] && ! command -v s3fs >/dev/null; then echo s3fs; fi
 }
 
 install_packages() {

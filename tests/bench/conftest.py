@@ -13,10 +13,14 @@ import pytest
 from rig.seaweedfs import S3Server, client, make_bucket
 from tiercache.bench.dataset import DataSet, generate
 from tiercache.bench.node import Node
+from tiercache.bench.peers.choice import KINDS, open_peers
+from tiercache.bench.peers.mount import PeerMount
 from tiercache.bench.place import Place, make_place
+from tiercache.bench.served import Behind, Served
 from tiercache.bench.sessions import Session, open_session
 from tiercache.bench.stage import setup_of
 from tiercache.bench.targets import Target, targets_for
+from tiercache.bench.terms import Terms
 from tiercache.bench.workloads import Order, Reading
 
 BUCKET = "benched"
@@ -32,6 +36,8 @@ SMALL = Reading(
     requests=5,
     origin_requests=5,
 )
+
+TERMS = Terms("weights")
 
 CACHE = {
     "ram.capacity": "32MiB",
@@ -67,6 +73,7 @@ class Laid(NamedTuple):
     node: Node
     sessions: dict[str, Session]
     targets: dict[str, Target]
+    """The peers that are installed are among them."""
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +84,18 @@ def laid(s3_server: S3Server, bench_url: str, tmp_path_factory: pytest.TempPathF
         place = made.below(uuid.uuid4().hex)
         place.upload(dataset, lambda size_bytes: None)
         settings = {**CACHE, "ram.directory": str(directory / "ram")}
-        node = Node(directory / "node", place, profile="weights", settings=settings, mounted=True)
+        node = Node(directory / "node", place, terms=TERMS, settings=settings, mounted=True)
+        installed = [name for name, kind in KINDS.items() if kind.find()]
         with node, ExitStack() as stack:
-            targets = {target.name: target for target in targets_for(place, mount=True)}
+            peers = stack.enter_context(open_peers(installed, made, directory / "peers", pytest.fail))
+            mounts: dict[str, Served] = {}
+            for peer in peers:
+                peer.adopt(place, dataset, lambda size_bytes: None)
+                mounts[peer.name] = stack.enter_context(PeerMount(peer, place, directory / f"{peer.name}-node", TERMS))
+            targets = {target.name: target for target in targets_for(place, mount=True, peers=installed)}
+            behind = Behind(node, mounts)
             sessions = {
-                name: open_session(setup_of(target, place, dataset.directory, node), None)
+                name: open_session(setup_of(target, place, dataset.directory, behind.of(target)), None)
                 for name, target in targets.items()
             }
             for session in sessions.values():
@@ -96,4 +110,4 @@ def quick_arguments(s3_server: S3Server, bench_url: str, tmp_path: Path) -> list
     work.mkdir()
     options = [f"--option={name}={value}" for name, value in s3_server.options().items()]
     settings = [f"--set={name}={value}" for name, value in CACHE.items()]
-    return ["--quick", "--rounds=1", f"--origin={bench_url}", f"--work-dir={work}", *options, *settings]
+    return ["--quick", "--rounds=1", "--scale=0.1", f"--origin={bench_url}", f"--work-dir={work}", *options, *settings]

@@ -10,12 +10,15 @@ import pytest
 
 from tiercache.bench.measure import Timed
 from tiercache.bench.page import page_of
+from tiercache.bench.phases import Phase
 from tiercache.bench.plots import write_png
+from tiercache.bench.processes import Usage
 from tiercache.bench.report import Report, make_report
-from tiercache.bench.results import Epoch, Phase, TierUse, epoch_of
+from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of
+from tiercache.bench.suites import SUITES
 from tiercache.bench.table import print_report
 from tiercache.bench.targets import LOCAL_OPEN, OURS_OPEN, S3FS_OPEN, Call, Role, Target
-from tiercache.bench.workloads import SUITES
+from tiercache.units import MIB
 
 ORIGIN = Target(S3FS_OPEN, "fsspec", Role.ORIGIN, Call.OPEN, local_peer=LOCAL_OPEN)
 OURS = Target(OURS_OPEN, "fsspec", Role.CACHED, Call.OPEN, origin_peer=S3FS_OPEN, local_peer=LOCAL_OPEN)
@@ -27,8 +30,9 @@ def epochs(workload: str, phase: Phase) -> list[Epoch]:
     for number in range(3):
         for target, latency_ns in ((ORIGIN, 5_000_000), (OURS, 50_000), (LOCAL, 40_000)):
             latencies = (latency_ns).to_bytes(8, "little") * 10
-            use = TierUse(ram_hits=10) if target is OURS else None
-            found.append(epoch_of(workload, phase, target, number, [Timed(latencies, 1_000_000, 1000)], use=use))
+            ours = Spent(server=Usage(cpu_s=0.02, rss_bytes=50 * MIB), use=TierUse(ram_hits=10))
+            spent = ours if target is OURS else Spent()
+            found.append(epoch_of(workload, phase, target, number, [Timed(latencies, 1_000_000, 1000)], spent=spent))
     return found
 
 
@@ -55,6 +59,7 @@ def test_the_page_stands_alone_and_says_everything(report: Report) -> None:
         "RAM exceeds &lt;the data&gt;.",
         "A &amp; B",
         "RAM 100 %",
+        "50 MiB",
         OURS_OPEN,
         "100 ×",
         "0.8 × local",

@@ -6,8 +6,11 @@ from array import array
 
 import pytest
 
+from tiercache.bench.figures import best_peer
 from tiercache.bench.measure import Timed
-from tiercache.bench.results import Epoch, Phase, TierUse, epoch_of, rows_of, sources_of
+from tiercache.bench.phases import Phase
+from tiercache.bench.processes import Usage
+from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of, grown, rows_of, sources_of
 from tiercache.bench.targets import Call, Role, Target
 
 ORIGIN = Target("origin", "plain", Role.ORIGIN, Call.OPEN, local_peer="local")
@@ -20,7 +23,7 @@ def timed(*latencies_ns: int, moved_bytes: int = 100) -> Timed:
 
 
 def epoch(target: Target, number: int, latency_ns: int, use: TierUse | None = None) -> Epoch:
-    return epoch_of("w", Phase.WARM, target, number, [timed(latency_ns, latency_ns)], use=use)
+    return epoch_of("w", Phase.WARM, target, number, [timed(latency_ns, latency_ns)], spent=Spent(use=use))
 
 
 def test_the_slowest_worker_decides_the_time() -> None:
@@ -64,3 +67,32 @@ def test_read_ahead_beyond_what_was_asked_is_not_counted_twice() -> None:
 
 def test_nobody_counts_for_the_origin_and_the_local_directory() -> None:
     assert sources_of([epoch(ORIGIN, 0, 10)]) == {}
+
+
+def test_ours_are_compared_with_each_peer_within_the_rounds() -> None:
+    slow, fast = (
+        Target(f"{name} mount", "plain", Role.PEER, Call.OPEN, mounted=True, program=name) for name in ("slow", "fast")
+    )
+    epochs = [epoch(MOUNTED, 0, 100), epoch(slow, 0, 300), epoch(fast, 0, 50)]
+    epochs += [epoch(MOUNTED, 1, 1000), epoch(slow, 1, 3000), epoch(fast, 1, 500)]
+    ours, *others = rows_of(epochs)
+    assert {name: ratio.median for name, ratio in ours.against_peers.items()} == pytest.approx({"slow": 3, "fast": 0.5})
+    assert [row.against_peers for row in others] == [{}, {}]
+    assert best_peer(ours) == "0.5 × fast"
+
+
+def test_a_row_tells_the_processor_time_of_one_request_and_the_most_memory_of_its_server() -> None:
+    usages = [Usage(cpu_s=0.3, rss_bytes=10), Usage(cpu_s=0.1, rss_bytes=30), Usage(cpu_s=0.2, rss_bytes=20)]
+    epochs = [
+        epoch_of("w", Phase.WARM, MOUNTED, number, [timed(10, 10)], spent=Spent(server=usage))
+        for number, usage in enumerate(usages)
+    ]
+    [row] = rows_of(epochs)
+    assert row.server_cpu_s == pytest.approx(0.1)
+    assert row.server_rss_bytes == 30
+
+
+def test_only_counters_that_grew_are_told() -> None:
+    before = {"metrics": {"misses_total": 3, "hits_total": {"nvme": 1, "ram": 2}, "staged_bytes": 1}}
+    after = {"metrics": {"misses_total": 3, "hits_total": {"nvme": 5, "ram": 2}, "staged_bytes": 9, "new_total": 2}}
+    assert grown(after, since=before) == {"hits_total[nvme]": 4, "new_total": 2}

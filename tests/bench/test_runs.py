@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import pytest
 
 from tiercache.bench import node
 from tiercache.bench.cli import main
+from tiercache.bench.peers.choice import KINDS
 from tiercache.bench.realfiles import copy_real_files, find_real_files
-from tiercache.bench.targets import DIRECTORY, MOUNT, OURS_CAT, OURS_OPEN, S3FS_OPEN
+from tiercache.bench.targets import DIRECTORY, MOUNT, OURS_CAT, OURS_OPEN, PLAIN_OPEN, S3FS_OPEN
 from tiercache.errors import ConfigError
 from tiercache.fuse.mountpoint import mounts
 
@@ -36,6 +38,16 @@ PHASES = {
             "create, write 4 KiB, close",
         }
     },
+    "mount": {
+        "mount-files": {"warm", "disk-warm"},
+        "mount-large": {"disk-warm"},
+        "mount-large-weights": {"disk-warm"},
+        "mount-checkpoint": {"save"},
+        "mount-checkpoint-fsync": {"save"},
+        "mount-tree": {"walk the tree and stat each file, warm"},
+        "mount-create": {"create, write 4 KiB, close"},
+        "mount-memory": {"cold"},
+    },
 }
 
 
@@ -44,6 +56,14 @@ def run(workload: str, arguments: list[str], tmp_path: Path) -> Any:
     assert list((tmp_path / "work").iterdir()) == []
     assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
     return json.loads((tmp_path / "r.json").read_text())
+
+
+def processes_that_name(path: Path) -> list[str]:
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            found += [text for text in (command.read_bytes().replace(b"\0", b" ").decode(),) if str(path) in text]
+    return found
 
 
 def phases_of(found: Any) -> dict[str, set[str]]:
@@ -63,6 +83,31 @@ def test_each_workload_runs_over_s3(
     assert phases_of(found) == PHASES[workload]
     assert {S3FS_OPEN, MOUNT, OURS_OPEN} <= {row["target"] for row in found["rows"]}
     assert found["machine"]["python"]
+
+
+@pytest.mark.timeout(900)
+def test_the_mount_suite_puts_us_beside_the_plain_directory_and_the_peers_that_are_installed(
+    quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    found = run("mount", [*quick_arguments, f"--against={','.join(KINDS)}"], tmp_path)
+    assert bench_keys() == []
+    assert phases_of(found) == PHASES["mount"]
+    peers = {name for name, kind in KINDS.items() if kind.find()}
+    assert peers <= found["machine"].keys()
+    for name in KINDS.keys() - peers:
+        assert any(name in note and "not installed" in note for note in found["notes"])
+    rows = {(row["workload"], row["phase"], row["target"]): row for row in found["rows"]}
+    for workload, phases in PHASES["mount"].items():
+        for phase in phases:
+            ours = rows[workload, phase, MOUNT]
+            assert (workload, phase, PLAIN_OPEN) in rows
+            assert ours["against_local"]["median"] > 0
+            assert ours["server_rss_bytes"] > 2**20
+            # One origin is a directory, which only one of them can show.
+            assert ours["against_peers"].keys() == (peers if workload != "mount-memory" else peers & {"rclone"})
+    read = [epoch for epoch in found["epochs"] if epoch["phase"] == "disk-warm" and epoch["target"] == MOUNT]
+    assert all(epoch["server"]["read_calls"] > 0 and epoch["resident_before"] == 0 for epoch in read)
+    assert not any("origin_requests_total" in counter for epoch in read for counter in epoch["counters"])
 
 
 @pytest.mark.timeout(900)
@@ -98,16 +143,21 @@ def test_a_slow_directory_is_an_origin_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_signal_in_the_middle_leaves_nothing(quick_arguments: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "tiercache.cli", "bench", "smallfiles", *quick_arguments]
+def test_a_signal_in_the_middle_leaves_nothing(
+    quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    against = f"--against={','.join(KINDS)}"
+    command = [sys.executable, "-P", "-m", "tiercache.cli", "bench", "mount", *quick_arguments, against]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
-        next(line for line in process.stderr if re.match(r"\d+/\d+ smallfiles", line))
+        next(line for line in process.stderr if re.match(r"\d+/\d+ mount-files", line))
         process.send_signal(signal.SIGTERM)
         process.stderr.read()
     assert process.returncode == 128 + signal.SIGTERM
     assert list((tmp_path / "work").iterdir()) == []
     assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
+    assert bench_keys() == []
+    assert processes_that_name(tmp_path / "work") == []
 
 
 def test_without_the_device_the_mount_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +183,36 @@ def test_real_images_sound_and_text_are_found_and_copied_byte_for_byte(tmp_path:
     [
         (["--origin=ftp://host/x"], "allowed: s3://BUCKET/PREFIX or a directory"),
         (["--origin=/nowhere/at/all"], "/nowhere/at/all is not a directory"),
-        (["--json=/nowhere/at/all/r.json"], "there is no directory /nowhere/at/all"),
-        (["--html=/"], "is a directory"),
         (["--work-dir=/nowhere/at/all"], "No such file or directory"),
-        (["--option=novalue"], "is not NAME=VALUE"),
-        (["--simulate-origin=speed=1"], "allowed: such as latency"),
+        (["--against=rclone", "--origin=."], "--against needs an S3 origin"),
     ],
 )
 def test_wrong_arguments_are_told_before_anything_is_done(arguments: list[str], told: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         main(["smallfiles", f"--work-dir={tmp_path}", *arguments])
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--json=/nowhere/at/all/r.json"], "there is no directory /nowhere/at/all"),
+        (["--html=/"], "is a directory"),
+        (["--option=novalue"], "is not NAME=VALUE"),
+        (["--simulate-origin=speed=1"], "allowed: such as latency"),
+        (["--against=nobody"], "'nobody' is not known; there are: juicefs, rclone, s3fs"),
+        (["--rounds=0"], "argument --rounds: 0 is not above 0"),
+        (["--rounds=x"], "argument --rounds: invalid int value: 'x'"),
+        (["--driver=none"], "argument --driver: invalid choice"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line_and_status_2(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["smallfiles", *arguments])
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("tiercache: bench: ")
+    assert told in line

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tiercache.bench.dataset import DataSet, describe, digest_of, generate, random_bytes, shuffled
-from tiercache.bench.workloads import SUITES, Naming, Order, Reading, Saving, Workload
+from tiercache.bench.phases import Phase
+from tiercache.bench.suites import SUITES
+from tiercache.bench.workloads import Naming, Order, Reading, Saving, Workload
 from tiercache.units import MIB
 
 WORKLOADS = [workload for suite in SUITES.values() for workload in suite]
@@ -38,7 +40,7 @@ def test_a_small_scale_leaves_a_little_of_everything(workload: Workload) -> None
             assert small.size_bytes > 2 * small.write_bytes
         case Naming():
             assert small.directories >= 2
-            assert small.created >= 6
+            assert small.created >= 6 or Phase.CREATE not in small.phases
 
 
 def test_the_same_seed_makes_the_same_files_and_another_makes_others(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Phases: where the bytes are when they are asked for, and what is done with them."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Phase(enum.StrEnum):
+    """A part of a workload; each has a table of its own."""
+
+    COLD = "cold"
+    WARM = "warm"
+    DISK_WARM = "disk-warm"
+    SAVE = "save"
+    DELIVER = "save, until the origin has it"
+    LOAD = "load, same node"
+    LOAD_FRESH = "load, fresh node"
+    LIST_COLD = "list a directory, cold"
+    LIST_WARM = "list a directory, warm"
+    STAT_COLD = "stat a name, cold"
+    STAT_WARM = "stat a name, warm"
+    WALK_WARM = "walk the tree and stat each file, warm"
+    CREATE = "create, write 4 KiB, close"
+
+
+MEANINGS: dict[Phase, str] = {
+    Phase.COLD: "nothing cached; page cache dropped, also the origin's and the local directory's",
+    Phase.WARM: "everything was read once before; bytes in memory",
+    Phase.DISK_WARM: "everything in the NVMe tier, no RAM tier, page cache dropped: the disk answers",
+    Phase.SAVE: "from open to the end of close",
+    Phase.DELIVER: "the same, and then until the upload has ended",
+    Phase.LOAD: "by the node that saved it",
+    Phase.LOAD_FRESH: "by a node that has nothing of it; page cache dropped",
+    Phase.LIST_COLD: "nothing known yet",
+    Phase.LIST_WARM: "asked before",
+    Phase.STAT_COLD: "nothing known yet",
+    Phase.STAT_WARM: "asked before",
+    Phase.WALK_WARM: "directory by directory; walked once before",
+    Phase.CREATE: "new small files, one after the other",
+}
+
+READING = (Phase.COLD, Phase.WARM, Phase.DISK_WARM)
+SAVING = (Phase.SAVE, Phase.DELIVER, Phase.LOAD, Phase.LOAD_FRESH)
+NAMING = (Phase.LIST_COLD, Phase.STAT_COLD, Phase.LIST_WARM, Phase.STAT_WARM, Phase.CREATE)
+
+DROPPED = frozenset({Phase.COLD, Phase.DISK_WARM, Phase.LOAD_FRESH})
+"""The page cache is empty before these."""
+
+WRITTEN = frozenset({Phase.SAVE, Phase.DELIVER, Phase.CREATE})
+"""In these the bytes go the other way."""
+
+OURS_ONLY = frozenset({Phase.DELIVER, Phase.LOAD_FRESH})
+"""Peers are left out: not each of them tells when the origin has everything, or keeps files that others could read."""
