@@ -311,6 +311,8 @@ class Vfs:
         await self._handles.get(handle).file.flush()
 
     async def fsync(self, handle: int, *, data_only: bool) -> None:
+        if self.options.read_only:
+            return  # nothing was written, and where the kernel asks for no open there is no handle
         await self._handles.get(handle).file.fsync(data_only=data_only)
 
     async def release(self, handle: int) -> None:

@@ -99,6 +99,14 @@ def test_listings_of_many_readers_tell_each_name_once(still: Mounted) -> None:
     assert sorted(first) == sorted(FILES)
 
 
+def test_files_and_directories_can_be_synced_though_nothing_was_written(still: Mounted) -> None:
+    for path in (still.path / "dir" / "f1", still.path / "dir"):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.fdatasync(descriptor)
+        os.close(descriptor)
+
+
 def test_nothing_can_be_written(still: Mounted) -> None:
     for attempt in (
         lambda: (still.path / "dir" / "f1").write_bytes(b"x"),
