@@ -318,3 +318,34 @@ def test_a_name_that_others_replaced_leaves_the_file_its_other_names(posix_groun
             await handle.close()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("how", ["stat", "chmod", "open", "truncate", "link"])
+def test_a_file_is_found_by_the_name_that_others_left_it(posix_ground: Ground, how: str) -> None:
+    ground = posix_ground
+    ground.put("a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL) as (_, names):
+            await linked(ground, names)
+            inode = (await names.lookup(ground.key("a"))).inode
+            assert (await names.lookup(ground.key("b"))).inode == inode
+            gone = os.fsdecode(names.key_of(inode)).rpartition("/")[2]
+            ground.direct.delete(ground.key(gone))
+            left = "b" if gone == "a" else "a"
+            match how:
+                case "stat":
+                    assert (await names.getattr(inode)).size_bytes == 3
+                case "chmod":
+                    assert (await names.setattr(inode, mode=0o600)).mode == 0o600
+                case "open":
+                    handle = await names.open(inode)
+                    assert bytes(await handle.read(0, 10)) == b"old"
+                    await handle.close()
+                case "truncate":
+                    assert (await names.setattr(inode, size=1)).size_bytes == 1
+                case "link":
+                    assert (await names.link(inode, ground.key("c"))).link_count == 2
+            assert (await names.lookup(ground.key(left))).inode == inode
+
+    run(scenario)

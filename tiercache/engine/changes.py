@@ -87,6 +87,8 @@ class Changes:
         parent = await self._names.lookup(parent_of(key))
         if parent.kind is not Kind.DIRECTORY:
             raise NotDirectory(f"{show(parent_of(key))}: not a directory")
+        # What a cancelled upload or a renamed file left at the origin is absent for us, and in the way there.
+        await self._writeback.settle(self._tree.origin_id, key)
 
     def _made(self, key: Key, stat: ObjectStat, attributes: Attributes) -> Entry:
         tree = self._tree

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercache.engine.entries import entry_of, now_ns, staged_entry, with_attributes
+from tiercache.engine.entries import absent_entry, entry_of, now_ns, staged_entry, with_attributes
 from tiercache.engine.live import LiveInode
 from tiercache.engine.tree import Tree
 from tiercache.journal import Journal, StagedRecord
@@ -51,6 +51,20 @@ def rebase(tree: Tree, journal: Journal, record: StagedRecord, stat: ObjectStat)
     journal.put_later(put=[based_on(r, record, stat) for r in written if is_being_written_after(r, record)])
 
 
+def withdraw(tree: Tree, record: StagedRecord) -> None:
+    """The staged file of ``record`` was replaced at the origin just before a crash: its name is the other file's."""
+    live = tree.live.get(record.inode)
+    tree.place_staged(record.inode, None)
+    for name in {record.key, *tree.names_of(record.inode)}:
+        tree.put(name, absent_entry(0))  # in doubt: the next lookup asks the origin
+        tree.catalog.forget_listing(tree.origin_id, parent_of(name))
+        tree.changed(name, record.inode)
+    if live is not None and live.staged is not None and live.staged.id == record.id:
+        live.key = live.staged = None
+        live.replaced = True
+        tree.live.release(live)
+
+
 def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     """Bring back the name and inode of a staged file that an earlier engine left in the journal, in the order in which
     the files took their names."""
@@ -58,12 +72,22 @@ def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     entry = staged_entry(attributes, record.inode, staged=record.id, size_bytes=staged.size_bytes)
     entry = entry._replace(etag=record.base_etag)
     _unlink_older(tree, record)
+    _part_from_old_names(tree, record)
     names = {record.key, *tree.names_of(record.inode)}
     tree.place_staged(record.inode, record.key)
     entry = tree.put_names(record.key, entry._replace(link_count=len(names)))
     live = tree.live.obtain(record.inode, record.key, entry)
     live.staged = staged
     return live
+
+
+def _part_from_old_names(tree: Tree, record: StagedRecord) -> None:
+    """The file was renamed in the journal, and the crash came before the catalog followed."""
+    for name in tree.names_of(record.inode):
+        known = tree.entry(name)
+        linked = record.in_place and known is not None and known.link_count > 1
+        if name != record.key and not linked:
+            tree.put(name, absent_entry(0))
 
 
 def _unlink_older(tree: Tree, record: StagedRecord) -> None:

@@ -16,7 +16,7 @@ from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, ProfileName
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
-from tiercache.engine.commits import commit, rebase, restore
+from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
@@ -152,6 +152,7 @@ class Engine:
             memory=self.memory,
             metrics=self.metrics,
             on_commit=self._committed,
+            on_replaced=self._replaced,
             upload_delay_s=config.staging.upload_delay_s,
             uploads=self._uploads,
         )
@@ -217,6 +218,11 @@ class Engine:
         if tree is not None:
             commit(tree, record, stat)
             rebase(tree, self.journal, record, stat)
+
+    def _replaced(self, record: StagedRecord) -> None:
+        tree = self.trees.get(record.origin)
+        if tree is not None:
+            withdraw(tree, record)
 
     def holds_work(self) -> bool:
         """Whether something is mounted, or staged bytes still have to reach an origin."""

@@ -96,11 +96,8 @@ class Namespace:
             return live_entry(live)
         key = self._live_key_of(inode)
         entry = self.known(key)
-        if entry is None or entry.kind is Kind.ABSENT:
-            return None
-        if entry.inode != inode:
-            raise Changed(f"{show(key)}: replaced by another file")
-        return entry
+        # Replaced by another file: then ``getattr`` tells whether it has another name.
+        return entry if entry is not None and entry.inode == inode else None
 
     def known_version(self, inode: int) -> VersionRef | None:
         """The version of a clean file, where the catalog can answer alone, else None."""
@@ -141,13 +138,36 @@ class Namespace:
 
     async def getattr(self, inode: int) -> Entry:
         """Attributes by inode, also of an unlinked one that is still open."""
-        entry = self.known_inode(inode)
-        if entry is None:
-            key = self._live_key_of(inode)
+        known = self.known_inode(inode)
+        if known is not None:
+            return known
+        key = self._live_key_of(inode)
+        try:
             entry = await self.lookup(key)
-            if entry.inode != inode:
-                raise Changed(f"{show(key)}: replaced by another file")
-        return entry
+            if entry.inode == inode:
+                return entry
+        except Absent:
+            if not self._has_another_name(inode, key):
+                raise
+        if not self._has_another_name(inode, key):
+            raise Changed(f"{show(key)}: replaced by another file")
+        return await self.getattr(inode)
+
+    def _has_another_name(self, inode: int, key: Key) -> bool:
+        """Whether a hard-linked file that has lost ``key`` is known by another name."""
+        try:
+            return self.key_of(inode) != key
+        except Absent:
+            return False
+
+    async def _present_key(self, inode: int) -> Key:
+        """The name of an inode; of a file with several one that others have not removed."""
+        key = self._live_key_of(inode)
+        entry = self.tree.entry(key)
+        if entry is not None and entry.link_count > 1:
+            await self.getattr(inode)
+            key = self._live_key_of(inode)
+        return key
 
     def _live_key_of(self, inode: int) -> Key:
         """As ``key_of``, but Changed (ESTALE) for an inode without a name: the kernel then looks the name up again."""
@@ -171,7 +191,7 @@ class Namespace:
         live = self.tree.live.get(inode)
         if live is not None and live.key is None:
             return self.files.open_unlinked(live, write=write, append=append)
-        return await self.files.open(self._live_key_of(inode), write=write, truncate=truncate, append=append)
+        return await self.files.open(await self._present_key(inode), write=write, truncate=truncate, append=append)
 
     def open_known(self, inode: int) -> Handle | None:
         """As ``open`` for reading where the catalog can answer alone, else None."""
@@ -256,7 +276,7 @@ class Namespace:
 
     async def link(self, inode: int, key: Key) -> Entry:
         self._require_writable()
-        return await self.changes.link(self.key_of(inode), key)
+        return await self.changes.link(await self._present_key(inode), key)
 
     async def setattr(
         self,
@@ -288,14 +308,14 @@ class Namespace:
             live.mtime_ns = 0
             live.entry = live.entry._replace(**{k: v for k, v in attributes._asdict().items() if k in Entry._fields})
             return live_entry(live)
-        return await self.attributes.set_attributes(self.key_of(inode), attributes)
+        return await self.attributes.set_attributes(await self._present_key(inode), attributes)
 
     async def _resize(self, inode: int, size_bytes: int) -> None:
         live = self.tree.live.get(inode)
         if live is not None and live.key is None:
             await self.writes.truncate(live, size_bytes)
             return
-        handle = await self.files.open(self.key_of(inode), write=True, truncate=False, append=False)
+        handle = await self.files.open(await self._present_key(inode), write=True, truncate=False, append=False)
         try:
             live = self.tree.live.get(handle.inode)
             assert live is not None

@@ -135,19 +135,31 @@ class Renames:
             await self._move_object(source, target, entry, replaced)
 
     async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
-        """A dirty file moves in the journal; what the origin has under the old name goes."""
-        tree = self._tree
-        if not await self._writeback.rename(entry.staged, target):
+        """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes."""
+        left_etag = await self._left_behind(source, entry)
+        if not await self._writeback.rename(entry.staged, target, left_etag=left_etag):
             # Its upload ended just now: it is a clean object, to be moved as one.
             await self._move_object(source, target, await self._names.lookup(source), replaced)
             return
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self._move_name(source, target, moved, replaced)
-        await ignoring(Absent, tree, tree.origin.delete, source)
+
+    async def _left_behind(self, source: Key, entry: Entry) -> str:
+        """The etag of what the origin has under the name of a dirty file, "" if nothing. Where we do not know it the
+        origin is asked: a rename that it cannot answer is refused, and has changed nothing."""
+        record = self._journal.get(entry.staged)
+        if record is None or record.base_etag:
+            return record.base_etag if record is not None else ""
+        try:
+            stat = await self._tree.call(self._tree.origin.stat, source)
+        except (Absent, NotDirectory):
+            return ""
+        return stat.etag if stat.kind is Kind.FILE else ""
 
     async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         tree = self._tree
-        async with self._giving_way(replaced):
+        await self._writeback.settle(tree.origin_id, target)
+        async with self._giving_way(replaced, entry):
             if tree.can(Capability.RENAME):
                 await tree.call(lambda: tree.origin.rename(source, target))
                 stat = await tree.call(tree.origin.stat, target)
@@ -161,20 +173,22 @@ class Renames:
         self._move_name(source, target, moved, replaced)
 
     @asynccontextmanager
-    async def _giving_way(self, replaced: Entry | None) -> AsyncIterator[None]:
+    async def _giving_way(self, replaced: Entry | None, mover: Entry | None = None) -> AsyncIterator[None]:
         """For a block that writes the key of a file at the origin. What is staged of the file cannot land on top of it,
-        is given up when the block has done its work, and goes up after all when it failed."""
+        is given up when the block has done its work, and goes up after all when it failed. ``mover``: the block renames
+        this file in one step, after which there is no way back: should we crash, its etag tells that it happened."""
         staged_id = replaced.staged if replaced is not None else 0
-        if staged_id:
-            await self._writeback.hold_back(staged_id)
+        renamed = mover is not None and self._tree.can(Capability.RENAME)
         try:
+            if staged_id:
+                await self._writeback.hold_back(staged_id, yields_to=mover.etag if mover and renamed else "")
             yield
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self._send_after_all(staged_id)
             raise
         if staged_id:
-            await self._writeback.cancel(staged_id, wait=False)
+            await self._writeback.cancel(staged_id, wait=False, durable=not renamed)
 
     async def _send_after_all(self, *staged_ids: int) -> None:
         """The change for which these files were held back has ended. Those that are open are sealed when closed."""
@@ -209,6 +223,7 @@ class Renames:
                 raise NotDirectory(f"{show(target)}: not a directory")
             if target in tree.staged_below or await self._names.children(target, posix=False):
                 raise NotEmpty(f"{show(target)}: directory not empty")
+        await self._writeback.settle_below(tree.origin_id, target)
         dirty = self._staged_below(source)
         held_ids = [record.id for record in dirty]
         etags: dict[Key, str] = {}
@@ -224,8 +239,10 @@ class Renames:
             for record in dirty:
                 moved = _moved_key(record.key, source, target)
                 base_etag = record.base_etag if tree.can(Capability.RENAME) else etags.get(moved, "")
-                await self._writeback.rename(record.id, moved, base_etag=base_etag)
+                # There is no way back from here: what the journal cannot write now follows with its next commit.
+                await self._writeback.rename(record.id, moved, base_etag=base_etag, durable=False)
             self._move_tree(source, target, etags)
+            await self._writeback.flush()
         finally:
             with trio.CancelScope(shield=True):
                 await self._send_after_all(*held_ids)
@@ -312,6 +329,7 @@ class Renames:
             raise IsDirectory(f"{show(target)}: is a directory")
         if replaced is not None:
             replaced = await self._parting.prepare(target, replaced)
+        await self._writeback.settle(tree.origin_id, target)
         async with self._giving_way(replaced):
             stat = await tree.call(tree.origin.copy, source, target, entry.etag)
         made = entry_of(stat, origin=tree.origin_id, inode=tree.catalog.new_inode(), old=None, at_ns=now_ns())

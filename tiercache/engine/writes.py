@@ -176,7 +176,7 @@ class Writes:
         staged = await self.lending.take_over(live, entry, version)
         try:
             record = self._record(key, entry, staged, ConditionKind.IF_MATCH, published=True, in_place=True)
-            await self._journal.put(record._replace(size_bytes=entry.size_bytes))
+            await self._journal.apply(put=[record._replace(size_bytes=entry.size_bytes)], undo=True)
         except BaseException:
             self._staging.delete(staged.id)
             raise
@@ -271,7 +271,7 @@ class Writes:
             self._journal.put_later(put=(record,))
             return staged
         try:
-            await self._journal.put(record)
+            await self._journal.apply(put=[record], undo=True)
         except BaseException:
             self._staging.delete(staged.id)
             raise
@@ -414,7 +414,7 @@ class Writes:
             return False
         live.staged = None
         self._tree.place_staged(live.inode, None)
-        live.entry = self._tree.put(key, entry)
+        live.entry = self._tree.put_names(key, entry)
         return True
 
     def _tell_failure(self, staged: StagedFile) -> None:

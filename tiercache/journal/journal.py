@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import lmdb
@@ -115,10 +115,22 @@ class Journal:
     async def drop_many(self, staged_ids: Iterable[int]) -> None:
         await self.apply(drop=staged_ids)
 
-    async def apply(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
-        """Several changes in one transaction."""
-        self.put_later(put=put, drop=drop)
-        await self.flush()
+    async def apply(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
+        """Several changes in one transaction. ``undo``: after a failed commit they have not happened in memory either,
+        but for records that were changed again meanwhile."""
+        wanted: dict[int, StagedRecord | None] = {**dict.fromkeys(drop), **{record.id: record for record in put}}
+        before = {staged_id: self._records.get(staged_id) for staged_id in wanted}
+        self._set_later(wanted)
+        try:
+            await self.flush()
+        except BaseException:
+            if undo:
+                self._set_later({i: before[i] for i, record in wanted.items() if self._records.get(i) is record})
+            raise
+
+    def _set_later(self, records: Mapping[int, StagedRecord | None]) -> None:
+        gone = [staged_id for staged_id, record in records.items() if record is None]
+        self.put_later(put=[record for record in records.values() if record is not None], drop=gone)
 
     def put_later(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
         """Change the memory copy now; the disk follows with the next commit, whoever asks for it."""

@@ -51,7 +51,8 @@ class StagedRecord(NamedTuple):
     key: Key
     state: StagedState = StagedState.STAGED
     base_etag: str = ""
-    """The version at the origin that the bytes were made from; ``""`` if none."""
+    """The version at the origin that the bytes were made from; ``""`` if none. In a CANCELLED row: the version that a
+    renamed file left under its old name."""
     condition: ConditionKind = ConditionKind.ALWAYS
     published: bool = True
     """False while an fsspec writer has it open: invisible, and discarded when the writer dies or at recovery."""
@@ -81,6 +82,9 @@ class StagedRecord(NamedTuple):
     in_place: bool = False
     """The bytes are another state of the file that has the name at the origin, and so of all its names (hard links).
     Otherwise they are another file, which takes this one name."""
+    yields_to: str = ""
+    """While another file is being renamed over the name at the origin: that file's etag. Whoever finds it there after a
+    crash knows that these bytes were replaced."""
 
     @property
     def rank(self) -> int:

@@ -30,10 +30,17 @@ def is_being_written_after(other: StagedRecord, record: StagedRecord) -> bool:
     return not other.published and other.id > record.id
 
 
-def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0) -> StagedRecord:
-    """The duty that an unwanted upload of ``record`` leaves behind."""
+def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, left_etag: str = "") -> StagedRecord:
+    """The duty that an unwanted upload of ``record`` leaves behind, and the version ``left_etag``, which is unwanted as
+    well."""
     return record._replace(
-        id=new_id, state=StagedState.CANCELLED, replaced_by=replaced_by, committed_etag="", last_error=""
+        id=new_id,
+        state=StagedState.CANCELLED,
+        replaced_by=replaced_by,
+        base_etag=left_etag,
+        upload_id=record.upload_id if record.attempts else "",  # else the next upload has the same
+        committed_etag="",
+        last_error="",
     )
 
 

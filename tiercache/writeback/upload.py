@@ -32,6 +32,10 @@ class Clash(NamedTuple):
     found: ObjectStat | None
 
 
+class Replaced(NamedTuple):
+    """The file that was being renamed over the name when the engine ended has it now."""
+
+
 class Torn(NamedTuple):
     """The staged file was written while it was read: what was sent may be a mix."""
 
@@ -42,7 +46,7 @@ class Damaged(NamedTuple):
     reason: str
 
 
-Outcome = Sent | Clash | Torn | Damaged
+Outcome = Sent | Clash | Replaced | Torn | Damaged
 
 
 class _Facts(NamedTuple):
@@ -51,9 +55,9 @@ class _Facts(NamedTuple):
     inode: int
 
 
-def upload(origin: Origin, path: str, attempt: Attempt, stale_ids: frozenset[str], memory: Memory) -> Outcome:
-    """Send the file of ``attempt.record``. ``stale_ids`` name earlier uploads of ours to the same key that nobody
-    wants any more. Raises what the origin raises, and UploadCancelled."""
+def upload(origin: Origin, path: str, attempt: Attempt, stale: frozenset[str], memory: Memory) -> Outcome:
+    """Send the file of ``attempt.record``. ``stale`` has the upload ids and etags of what nobody wants any more
+    under the same key. Raises what the origin raises, and UploadCancelled."""
     record = attempt.record
     try:
         before = _facts(path)
@@ -64,7 +68,7 @@ def upload(origin: Origin, path: str, attempt: Attempt, stale_ids: frozenset[str
             return Torn()
         return Damaged(f"{before.size_bytes} of {record.size_bytes} bytes are left")
     checksums = b"".join(_checksums(path, attempt))
-    outcome = _Sender(origin, path, attempt, checksums, stale_ids, memory).send()
+    outcome = _Sender(origin, path, attempt, checksums, stale, memory).send()
     if isinstance(outcome, Sent) and _facts(path) != before:
         return Torn()
     return outcome
@@ -104,7 +108,7 @@ class _Sender:
         path: str,
         attempt: Attempt,
         checksums: bytes,
-        stale_ids: frozenset[str],
+        stale: frozenset[str],
         memory: Memory,
     ) -> None:
         self.origin = origin
@@ -112,7 +116,7 @@ class _Sender:
         self.attempt = attempt
         self.record = attempt.record
         self.checksums = checksums
-        self.stale_ids = stale_ids
+        self.stale = stale
         self.memory = memory
 
     def send(self) -> Outcome:
@@ -149,7 +153,7 @@ class _Sender:
             raise Broken(f"the origin has {stat.size_bytes} of {record.size_bytes} bytes of {record.key!r}")
         return Sent(stat, self.checksums)
 
-    def look(self) -> Sent | Clash | Condition:
+    def look(self) -> Sent | Clash | Replaced | Condition:
         """What the origin has: our bytes, somebody else's, or something that may be replaced under a condition."""
         record = self.record
         try:
@@ -159,11 +163,13 @@ class _Sender:
             return Clash(None) if based else wanted_condition(record)
         if stat.kind is Kind.DIRECTORY:
             return Clash(stat)
+        if record.yields_to and stat.etag == record.yields_to:
+            return Replaced()
         if self.is_ours(stat):
             return Sent(stat, self.checksums)
         found = stat.upload_id.removesuffix(unfinished(""))
         torn = found != stat.upload_id and found == record.upload_id
-        if torn or is_earlier_seal(found, record.upload_id) or (found and found in self.stale_ids):
+        if torn or is_earlier_seal(found, record.upload_id) or found in self.stale or stat.etag in self.stale:
             return Condition(etag=stat.etag)
         wanted = wanted_condition(record)
         if wanted.absent or (wanted.etag and wanted.etag != stat.etag):
@@ -194,15 +200,17 @@ class _Sender:
 
 
 def retract(origin: Origin, record: StagedRecord) -> None:
-    """Remove what a cancelled upload brought, if it brought something and nobody has replaced it since."""
-    origin.abort_uploads(record.key, record.upload_id)
+    """Remove what a cancelled upload brought, or a renamed file left, if nobody has replaced it since."""
+    if record.upload_id:
+        origin.abort_uploads(record.key, record.upload_id)
     try:
         stat = origin.stat(record.key)
     except Absent:
         return
     found = stat.upload_id.removesuffix(unfinished(""))
     ours = found == record.upload_id or is_earlier_seal(found, record.upload_id)
-    if stat.kind is Kind.FILE and stat.upload_id and ours:
+    left = record.base_etag and stat.etag == record.base_etag
+    if stat.kind is Kind.FILE and (left or (stat.upload_id and ours)):
         try:
             origin.delete(record.key, stat.etag)
         except (Absent, Changed):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -37,7 +37,7 @@ from tiercache.writeback.succession import (
     one_line,
     retraction_of,
 )
-from tiercache.writeback.upload import Clash, Damaged, Outcome, Sent, Torn, retract, upload
+from tiercache.writeback.upload import Clash, Damaged, Outcome, Replaced, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class Uploader:
         metrics: Metrics,
         on_commit: Callable[[StagedRecord, ObjectStat], None],
         on_state: Callable[[StagedRecord], None],
+        on_replaced: Callable[[StagedRecord], None],
         delay_s: float,
         rng: random.Random,
     ) -> None:
@@ -78,6 +79,7 @@ class Uploader:
         self._metrics = metrics
         self._on_commit = on_commit
         self._on_state = on_state
+        self._on_replaced = on_replaced
         self._delay_s = delay_s
         self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
         self._threads = trio.CapacityLimiter(upload.concurrency)
@@ -278,10 +280,11 @@ class Uploader:
         origin = self._resolve_origin(record)
         # Durable before anything of it is sent: whatever happens, recovery must know the id that was stored with it.
         await self._journal.flush()
-        stale_ids = frozenset(r.upload_id for r in self._journal.retractions(*record.lane))
+        retractions = self._journal.retractions(*record.lane)
+        stale = frozenset(name for r in retractions for name in (r.upload_id, r.base_etag) if name)
         path = self._staging.path(record.id)
         return await trio.to_thread.run_sync(
-            upload, origin, path, attempt, stale_ids, self._memory, limiter=self._threads, abandon_on_cancel=True
+            upload, origin, path, attempt, stale, self._memory, limiter=self._threads, abandon_on_cancel=True
         )
 
     def _attempt_over(self, attempt: Attempt) -> None:
@@ -307,6 +310,8 @@ class Uploader:
             case Clash(found):
                 what = "it is gone there" if found is None else "somebody else changed it there"
                 await self._end(record, StagedState.CONFLICT, f"not uploaded over the origin's copy: {what}")
+            case Replaced():
+                await self._withdraw(record)
             case Damaged(reason):
                 await self.lose(record, reason)
             case Torn():
@@ -388,6 +393,19 @@ class Uploader:
         self._discard_bytes(record.id, adopted=False)
         self.changed.ring()
 
+    async def _withdraw(self, record: StagedRecord) -> None:
+        """Another file was renamed over the name, and the engine ended before it could note that: these bytes are those
+        of a file without a name."""
+        self._metrics.uploads.labels(outcome="obsolete").inc()
+        self._on_replaced(record)
+        self._journal.put_later(drop=[record.id])
+        self.failures.pop(record.id, None)
+        self._displacing.discard(record.id)
+        await self._journal.flush()
+        self._discard_bytes(record.id, adopted=False)
+        self._staging.budget.recheck()
+        self.changed.ring()
+
     async def _stopped(self, record: StagedRecord) -> None:
         self._metrics.uploads.labels(outcome="cancelled").inc()
         if not self._is_current(record):
@@ -400,6 +418,14 @@ class Uploader:
         else:
             # Stopped for a newer one that was opened again for writing: this is the newest sealed state once more.
             self._back_to_sealed(current)
+
+    def resume(self, records: Iterable[StagedRecord]) -> None:
+        """A change for which these files were stopped did not come about."""
+        for record in records:
+            current = self._journal.get(record.id)
+            idle = current is not None and self.attempt(current.id) is None
+            if current is not None and idle and current.state in (StagedState.SEALED, StagedState.UPLOADING):
+                self._back_to_sealed(current)
 
     def _back_to_sealed(self, record: StagedRecord) -> None:
         record = record._replace(state=StagedState.SEALED)

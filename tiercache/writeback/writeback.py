@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import Counter
@@ -23,6 +24,8 @@ from tiercache.writeback.status import FileStatus, status_of
 from tiercache.writeback.succession import retraction_of
 from tiercache.writeback.uploader import Adopts, Uploader
 
+log = logging.getLogger(__name__)
+
 
 def profile_uploads(record: StagedRecord) -> bool:
     """Whether the files of this record's profile go to the origin at all."""
@@ -34,7 +37,8 @@ class WriteBack:
 
     ``on_commit`` is called when the origin has a record's bytes and the cache its file (or not), just before the row
     goes; the name may have a newer staged file by then. At recovery it may come for a second time. ``on_state`` is
-    called at every change of a record's state. Both must not block, nor must ``resolve_origin``.
+    called at every change of a record's state, ``on_replaced`` when a file turns out to have been replaced just before
+    a crash. None of them must block, nor must ``resolve_origin``.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class WriteBack:
         metrics: Metrics,
         on_commit: Callable[[StagedRecord, ObjectStat], None],
         on_state: Callable[[StagedRecord], None] = lambda record: None,
+        on_replaced: Callable[[StagedRecord], None] = lambda record: None,
         upload_delay_s: float = 0.0,
         uploads: Callable[[StagedRecord], bool] = profile_uploads,
         rng: random.Random | None = None,
@@ -66,6 +71,7 @@ class WriteBack:
             metrics=metrics,
             on_commit=on_commit,
             on_state=on_state,
+            on_replaced=on_replaced,
             delay_s=upload_delay_s,
             rng=rng or random.Random(),
         )
@@ -143,18 +149,21 @@ class WriteBack:
             sealed_ns=time.time_ns(),
             taken=self._staging.new_id(),
             last_error="",
+            yields_to="",
         )
-        if sync or record.synced_bytes >= 0:
-            await self._journal.apply(put=[sealed, *self._replacing(sealed)])
-            await self._sync_name(staged_id)
-        else:
-            # Nobody ever asked that this file should survive a power cut, and close promises it for none.
-            await self._journal.note(put=[sealed, *self._replacing(sealed)])
-        self._staging.rest(staged_id)
-        current = self._journal.get(staged_id)
-        if current is not None and current.state is StagedState.SEALED:
-            self._uploader.enqueue_sealed(current)
-            self._uploader.state_changed(current)
+        try:
+            if sync or record.synced_bytes >= 0:
+                await self._journal.apply(put=[sealed, *self._replacing(sealed)])
+                await self._sync_name(staged_id)
+            else:
+                # Nobody ever asked that this file should survive a power cut, and close promises it for none.
+                await self._journal.note(put=[sealed, *self._replacing(sealed)])
+        finally:  # also when it is not durable: whoever closes the file is told, and the bytes are on their way
+            current = self._journal.get(staged_id)
+            if current is not None and current.state is StagedState.SEALED:
+                self._staging.rest(staged_id)
+                self._uploader.enqueue_sealed(current)
+                self._uploader.state_changed(current)
         return current
 
     def _replacing(self, heir: StagedRecord) -> list[StagedRecord]:
@@ -178,31 +187,52 @@ class WriteBack:
         self._uploader.state_changed(opened)
         return True
 
-    async def cancel(self, staged_id: int, *, wait: bool = True) -> bool:
+    async def cancel(self, staged_id: int, *, wait: bool = True, durable: bool = True) -> bool:
         """The name is unlinked or replaced: its bytes never go up, and what is going up now does not stay.
 
         The file's name in staging goes as well; whoever has it open keeps it until ``Staging.delete``. With ``wait``
         it returns when no upload of ours can land under the key any more, as one must know before writing the key at
         the origin; an origin that hangs makes it wait for the origin's timeout. Without, what lands late is removed
-        when it does. False if the record is gone already.
+        when it does. Not ``durable``: the origin's change tells after a crash what has happened, and the journal
+        follows with its next commit. False if the record is gone already. When the journal fails, nothing has happened.
         """
         record = self._journal.get(staged_id)
         if record is None:
             return False
         family = self._family(record)
         retractions = [self._retraction(member) for member in family if member.attempts]
-        self._journal.put_later(put=retractions, drop=[member.id for member in family])
         self._forget(family)
-        await self._journal.flush()
+        if durable:
+            await self._change(put=retractions, drop=family, stopped=family)
+        else:
+            self._journal.put_later(put=retractions, drop=[member.id for member in family])
         self._remove_files(family)
         self._uploader.wake_retractions(record.lane)
         if wait:
             await self.settle(record.origin, record.key)
         return True
 
-    async def hold_back(self, staged_id: int) -> bool:
+    async def _change(
+        self, *, put: Iterable[StagedRecord], drop: Iterable[StagedRecord], stopped: Iterable[StagedRecord]
+    ) -> None:
+        """Change the journal for files whose uploads were stopped for it: all of it, or nothing and they go on."""
+        try:
+            await self._journal.apply(put=put, drop=[record.id for record in drop], undo=True)
+        except BaseException:
+            self._uploader.resume(stopped)
+            raise
+
+    async def hold_back(self, staged_id: int, *, yields_to: str = "") -> bool:
         """Nothing of this file goes up until it is sealed again: returns when nothing of it can land any more, which a
-        hanging origin makes last until its timeout. False if it has arrived, or is gone."""
+        hanging origin makes last until its timeout. ``yields_to``: the etag of what is about to be renamed over it.
+        False if it has arrived, or is gone."""
+        held = await self._hold_back(staged_id)
+        record = self._journal.get(staged_id)
+        if held and yields_to and record is not None:
+            await self._journal.put(record._replace(yields_to=yields_to))
+        return held
+
+    async def _hold_back(self, staged_id: int) -> bool:
         while (record := self._journal.get(staged_id)) is not None:
             if record.state is StagedState.UPLOADING or record.committed_etag:
                 self._uploader.stop(staged_id)
@@ -211,13 +241,17 @@ class WriteBack:
                 return True
         return False
 
-    async def rename(self, staged_id: int, key: Key, *, base_etag: str = "") -> bool:
+    async def rename(
+        self, staged_id: int, key: Key, *, base_etag: str = "", left_etag: str = "", durable: bool = True
+    ) -> bool:
         """The file has another name: it goes up there, and what is going up to the old one does not stay.
 
         ``base_etag``: the origin has moved what the bytes were made from along, and this is its etag there. Else the
-        upload replaces whatever it finds; only a client's file that must be new still must be.
+        upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
+        origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
         Other staged files of the new name are replaced in the same transaction, as by ``cancel``. Returns without
-        waiting for any upload's end. False if the record is gone: then the object is to be moved.
+        waiting for any upload's end. ``durable`` as with ``cancel``. False if the record is gone: then the object is to
+        be moved; when the journal fails, nothing has happened.
         """
         record = self._journal.get(staged_id)
         if record is None:
@@ -228,14 +262,18 @@ class WriteBack:
         replaced = [other for other in self._journal.at(record.origin, key) if other.published]
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
         heir = moved[-1]
-        left = [self._retraction(member) for member in family if member.attempts]
+        left = [
+            self._retraction(member) for member in family if member.attempts and (member != record or not left_etag)
+        ]
+        left += [self._retraction(record, left_etag=left_etag)] if left_etag else []
         left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
-        self._journal.put_later(put=[*moved, *left], drop=[member.id for member in replaced])
-        self._journal.put_later(put=self._replacing(heir))
-        self._forget(replaced)
-        for member in family:
-            self._uploader.stop(member.id)
-        await self._journal.flush()
+        left += self._replacing(heir)
+        stopped = [*family, *replaced]
+        self._forget(stopped)
+        if durable:
+            await self._change(put=[*moved, *left], drop=replaced, stopped=stopped)
+        else:
+            self._journal.put_later(put=[*moved, *left], drop=[member.id for member in replaced])
         self._remove_files(replaced)
         for member in moved:
             current = self._journal.get(member.id)
@@ -255,8 +293,8 @@ class WriteBack:
         for record in records:
             self._uploader.unlink_when_idle(record.id)
 
-    def _retraction(self, record: StagedRecord, *, replaced_by: int = 0) -> StagedRecord:
-        return retraction_of(record, self._staging.new_id(), replaced_by=replaced_by)
+    def _retraction(self, record: StagedRecord, *, replaced_by: int = 0, left_etag: str = "") -> StagedRecord:
+        return retraction_of(record, self._staging.new_id(), replaced_by=replaced_by, left_etag=left_etag)
 
     def _family(self, record: StagedRecord) -> list[StagedRecord]:
         """The staged files of one inode under one name: at most one that is going up and one that follows."""
@@ -286,6 +324,14 @@ class WriteBack:
             record.id not in self._uploader.failures and self._uploader.is_queued(record)
             for record in self._journal.retractions(*lane)
         )
+
+    async def flush(self) -> None:
+        """The origin was changed, and the journal's records follow: durable on return, unless the journal fails. Then
+        they are with its next commit."""
+        try:
+            await self._journal.flush()
+        except TierCacheError as error:
+            log.error("the journal could not be written yet: %s", error)
 
     async def changed(self) -> None:
         """Return at the next change of any record's state."""
@@ -429,7 +475,9 @@ def _synced(record: StagedRecord, size_bytes: int, attributes: Attributes | None
 
 def _moved(record: StagedRecord, key: Key, *, taken: int, base_etag: str) -> StagedRecord:
     """The record under another name, where nothing of it was ever sent."""
-    moved = record._replace(key=key, taken=taken, base_etag=base_etag, attempts=0, committed_etag="", committed_ns=0)
+    moved = record._replace(
+        key=key, taken=taken, base_etag=base_etag, attempts=0, committed_etag="", committed_ns=0, yields_to=""
+    )
     if not base_etag:
         exclusive = not record.published and record.condition is ConditionKind.IF_ABSENT
         moved = moved._replace(condition=record.condition if exclusive else ConditionKind.ALWAYS, in_place=False)
