@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -396,3 +397,23 @@ async def test_a_commit_under_way_does_not_stop_the_engine(tmp_path: Path) -> No
         assert journal.get(1) is not None
         release.set()
     journal.close()
+
+
+def test_a_child_of_a_fork_leaves_the_journal_to_its_parent(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            journal.close()
+            others = [lmdb.open(str(tmp_path / "other"))]
+            # One reference that nobody gives back: it is never collected, and so never closed.
+            status = 0 if sys.getrefcount(journal._env) == sys.getrefcount(others[0]) + 1 else 1
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    trio.run(journal.put, record(1))
+    journal.close()
+    again = Journal(tmp_path / "journal")
+    assert again.get(1) == record(1)
+    again.close()

@@ -8,7 +8,6 @@ fork starts with none: the inherited ones are neither used nor closed nor collec
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import threading
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lmdb
 
+from tiercache import fork
 from tiercache.errors import Denied, EngineUnreachable, NoSpace, TierCacheError
 
 READERS_LIMIT = 4096
@@ -70,6 +70,12 @@ class Environment:
             self.lmdb.close()
             raise
         self.writable = write
+        fork.opened(self.lmdb)
+
+    def close(self) -> None:
+        """Close the files."""
+        fork.closed(self.lmdb)
+        self.lmdb.close()
 
     def adopt_map_size(self) -> None:
         """Follow a writer that came back with a larger map. Other threads' transactions end with lmdb.Error: retry."""
@@ -91,11 +97,8 @@ _forked = False
 
 
 def _after_fork() -> None:
-    """Forget the parent's environments. py-lmdb would close them when collected, and that waits for the parent's
-    threads, which do not exist here; so they are made immortal."""
+    """Forget the parent's environments, which ``fork`` keeps from being collected."""
     global _process, _forked
-    for environment in _process.environments.values():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(environment.lmdb))
     _process = _Process()
     _forked = True
 
@@ -105,6 +108,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _current() -> _Process:
     if _process.pid != os.getpid():  # forked by C code that ran no Python hooks
+        fork.forget_inherited()
         _after_fork()
     return _process
 
@@ -131,7 +135,7 @@ def acquire(directory: Path, *, write: bool = False, map_size_bytes: int = DEFAU
             environment.open(write=write, map_size_bytes=map_size_bytes)
             process.environments[identity] = environment
         elif write and not environment.writable:
-            environment.lmdb.close()  # readers of other threads get lmdb.Error and try again
+            environment.close()  # readers of other threads get lmdb.Error and try again
             try:
                 environment.open(write=True, map_size_bytes=map_size_bytes)
             except BaseException:
@@ -150,7 +154,7 @@ def release(environment: Environment) -> None:
         environment.users -= 1
         if environment.users == 0:
             del process.environments[environment.identity]
-            environment.lmdb.close()
+            environment.close()
 
 
 def open_tables(env: lmdb.Environment, *, create: bool) -> Tables:

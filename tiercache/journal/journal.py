@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import lmdb
 import trio
 
+from tiercache import fork
 from tiercache.errors import Broken, JournalDamaged, NoSpace
 from tiercache.journal.pending import Change, Pending
 from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
@@ -58,17 +60,19 @@ class Journal:
         self.rebooted = False
         """Whether the machine was started anew since the journal was last open: unsynced bytes may be gone."""
         self._env, self._rows, self._about = self._open(map_size_bytes)
+        self._pid = os.getpid()
+        fork.opened(self._env)
         self._boot_id = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
         try:
             self._pending = self._open_pending()
         except BaseException:
-            self._env.close()
+            self._close_env()
             raise
         try:
             self._load()
         except BaseException:
             self._pending.close()
-            self._env.close()
+            self._close_env()
             raise
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -199,7 +203,9 @@ class Journal:
             del self._by_lane[record.lane]
 
     def close(self) -> None:
-        """Close the environment. Changes that nobody flushed are written first."""
+        """Close the environment. Changes that nobody flushed are written first. A child of a fork closes nothing."""
+        if self._pid != os.getpid():
+            return
         try:
             if self._owed:
                 self._commit(self._rows_of(self._owed), len(self._records), self.last_id)
@@ -207,7 +213,11 @@ class Journal:
             self._pending.clear()
         finally:
             self._pending.close()
-            self._env.close()
+            self._close_env()
+
+    def _close_env(self) -> None:
+        fork.closed(self._env)
+        self._env.close()
 
     # -- disk -----------------------------------------------------------------------------------------------------
 
