@@ -62,6 +62,13 @@ def mounted_at(mountpoint: str) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == mountpoint), None)
 
 
+def is_stacked(directory: str) -> bool:
+    """Whether a directory lies on a filesystem that is itself made of another one, as a container's root is."""
+    path = os.path.realpath(directory)
+    over = [mount for mount in mounts() if is_below(path, mount.mountpoint)]
+    return bool(over) and max(over, key=lambda mount: len(mount.mountpoint)).type in ("overlay", "ecryptfs")
+
+
 def absolute(mountpoint: str) -> str:
     """The path as the kernel will name it, without touching what is mounted there: only the parent is resolved."""
     path = os.path.abspath(mountpoint)

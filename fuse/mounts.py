@@ -19,7 +19,6 @@ from tiercache.fuse.invalidation import Invalidator, NoticeSender
 from tiercache.fuse.kernel.session import KernelDriver
 from tiercache.fuse.options import DriverName, MountOptions
 from tiercache.fuse.vfs import Vfs
-from tiercache.metrics import Metrics
 from tiercache.model import Key, Kind
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ async def serve_mount(
     chosen = options_for(namespace.profile, options or {}, read_only=read_only)
     path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
     vfs = Vfs(namespace, root_key, root_inode=await _root_inode(namespace, root_key), options=chosen)
-    driver = _driver(vfs, path, engine.metrics)
+    driver = await trio.to_thread.run_sync(_driver, vfs, path, engine)
     await trio.to_thread.run_sync(driver.mount)
     log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if read_only else "")
     try:
@@ -199,9 +198,10 @@ async def _root_inode(namespace: Namespace, root_key: Key) -> int:
     return root.inode
 
 
-def _driver(vfs: Vfs, path: str, metrics: Metrics) -> Driver:
+def _driver(vfs: Vfs, path: str, engine: Engine) -> Driver:
     if vfs.options.driver != "pyfuse3":
-        return KernelDriver(vfs, path, metrics)
+        stack_depth = 2 if mountpoints.is_stacked(str(engine.config.cache_dir)) else 1
+        return KernelDriver(vfs, path, engine.metrics, stack_depth=stack_depth)
     if importlib.util.find_spec("pyfuse3") is None:
         raise MountError("pyfuse3 is not installed: pip install 'tiercache-fs[pyfuse3]', or use the driver kernel")
     from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver

@@ -37,8 +37,6 @@ MAX_WRITE_BYTES = 1024 * 1024
 MAX_BACKGROUND = 64
 _PAGE_BYTES = 4096
 _BUFFER_BYTES = MAX_WRITE_BYTES + _PAGE_BYTES
-_STACK_DEPTH = 2
-"""Lent files may lie on a filesystem that is itself stacked on another one (overlayfs in containers)."""
 
 _SILENT = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT, Opcode.NOTIFY_REPLY})
 
@@ -67,8 +65,11 @@ class KernelDriver:
 
     name = "kernel"
 
-    def __init__(self, vfs: Vfs, mountpoint: str, metrics: Metrics) -> None:
+    def __init__(self, vfs: Vfs, mountpoint: str, metrics: Metrics, *, stack_depth: int) -> None:
+        """``stack_depth``: 1, or 2 where lent files lie on a stacked filesystem; with 2 nothing can be stacked on the
+        mount in turn."""
         self._vfs = vfs
+        self._stack_depth = stack_depth
         self._mountpoint = mountpoint
         self._count_inline = metrics.mount_requests.labels(how="inline").inc
         self._count_waiting = metrics.mount_requests.labels(how="waiting").inc
@@ -206,7 +207,7 @@ class KernelDriver:
             MAX_WRITE_BYTES // _PAGE_BYTES,
             0,
             flags >> 32,
-            _STACK_DEPTH,
+            self._stack_depth,
         )
 
     def lend(self, fd: int) -> int:

@@ -64,10 +64,11 @@ def _tiers(status: dict[str, Any]) -> Table:
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:
-    table = _table("mount point", "origin", "profile", "")
+    table = _table("mount point", "origin", "profile", "driver", "")
     for mount in mounts:
         table.add_row(
-            *map(Text, (mount["mountpoint"], mount["url"], mount["profile"])), "ro" if mount["read_only"] else ""
+            *map(Text, (mount["mountpoint"], mount["url"], mount["profile"], mount["driver"])),
+            "ro" if mount["read_only"] else "",
         )
     return table
 
@@ -99,6 +100,13 @@ def _dirty(dirty: dict[str, Any]) -> Table:
     return table
 
 
+_IO = {
+    "passthrough": "by the kernel, from the local file (passthrough)",
+    "cached": "through the engine and the page cache",
+    "closed": "by nobody now",
+}
+
+
 def print_path(file: dict[str, Any]) -> None:
     """One fact a line."""
     console = Console(highlight=False, soft_wrap=True)
@@ -118,6 +126,8 @@ def print_path(file: dict[str, Any]) -> None:
     if resident := file.get("resident"):
         tiers = [name for name in ("ram", "nvme") if resident[name]]
         rows["cached"] = f"{format_size(resident['resident_bytes'])} in {' and '.join(tiers)}" if tiers else "nothing"
+    for mountpoint, mode in file.get("io", {}).items():
+        rows[f"read by {mountpoint}" if len(file["io"]) > 1 else "read"] = _IO.get(mode, mode)
     for name, value in rows.items():
         console.print(Text(f"{name:<11}{value}"))
 

@@ -38,6 +38,9 @@ from tiercache.writeback import DrainResult, WriteBack
 JOURNAL_FLUSH_S = 0.2
 """How long the record of a new, empty file may wait to be durable: until its first sync or close, or this long."""
 
+LENT_MEASURE_S = 1.0
+"""How often the account of staging learns what the kernel wrote by itself."""
+
 CATALOG_SYNC_S = 30.0
 """How often the catalog is flushed to disk, so that a clean shutdown has little left to write."""
 
@@ -86,6 +89,7 @@ class Engine:
             await nursery.start(self.writeback.run)
             nursery.start_soon(self._sync_catalog)
             nursery.start_soon(self._flush_journal)
+            nursery.start_soon(self._measure_lent)
             nursery.start_soon(self.cache.run_trimmer)
             if self._own_process:
                 nursery.start_soon(self._ceiling.run)
@@ -207,6 +211,16 @@ class Engine:
             except TierCacheError as error:
                 # Nobody waits for this one; whoever syncs or closes a file gets the error of their own commit.
                 log.error("the journal could not be written: %s", error)
+
+    async def _measure_lent(self) -> None:
+        """Account for what the kernel wrote to lent files without asking for room."""
+        while True:
+            await trio.sleep(LENT_MEASURE_S)
+            for tree in self.trees:
+                for live in tree.live:
+                    if live.staged is not None and live.lent_for_writing:
+                        with suppress(TierCacheError):  # told at the file's next fsync or close
+                            self.staging.measure(live.staged.id)
 
     async def _sync_catalog(self) -> None:
         while True:

@@ -49,6 +49,7 @@ class Status:
                     "mountpoint": mount.mountpoint,
                     "url": mount.url,
                     "profile": mount.namespace.profile.name,
+                    "driver": mount.serving.driver.name if mount.serving is not None else "",
                     "read_only": mount.read_only,
                 }
                 for mount in engine.mounts
