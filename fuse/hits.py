@@ -41,11 +41,14 @@ class Hits:
 
     def lookup(self, parent: int, name: bytes) -> EntryOut | None:
         """Absent for a name that is known not to be there."""
-        entry = self._namespace.known(self.key_of_name(parent, name))
+        key = self.key_of_name(parent, name)
+        entry = self._namespace.known(key)
         if entry is None:
             return None
         if entry.kind is Kind.ABSENT:
             raise Absent(f"{name!r}: no such file or directory")
+        if self._nodes.options.no_open:
+            self._openless.looked_up(key, entry)
         return self._nodes.entry_out(entry)
 
     def key_of_name(self, parent: int, name: bytes) -> Key:

@@ -13,6 +13,9 @@ from tiercache.model import Entry, Key, Kind, has_posix_spelling, join
 ROOT_NODE = 1
 """The kernel's name for the root of a mount."""
 
+MAX_DIRECTORIES = 4096
+"""Keys of directories that are remembered at a time."""
+
 PRIVILEGE_BITS = stat.S_ISUID | stat.S_ISGID
 
 
@@ -24,9 +27,11 @@ class Nodes:
         self._namespace = namespace
         self.root_key = root_key
         self.root_inode = root_inode
-        self._options = options
+        self.options = options
         self.privileged: set[int] = set()
         """Inodes with set-user-id or set-group-id bits, as far as the kernel was told: a write must clear them."""
+        self._directory_keys: dict[int, Key] = {}
+        self._directories_as_of = 0
         self._removed: dict[int, Entry] = {}
         """Directories that this mount removed and the kernel has not forgotten: somebody may stand in one."""
 
@@ -41,9 +46,23 @@ class Nodes:
         """The present key of a node; Absent when it has none."""
         return self.root_key if node == ROOT_NODE else self._namespace.key_of(self.inode(node))
 
+    def directory_key(self, node: int) -> Key:
+        """The same of a directory, remembered until a directory is moved or removed: most requests name one."""
+        if self._directories_as_of != self._namespace.tree.trees_changed or len(self._directory_keys) > MAX_DIRECTORIES:
+            self._directory_keys.clear()
+            self._directories_as_of = self._namespace.tree.trees_changed
+        key = self._directory_keys.get(node)
+        if key is None:
+            key = self._directory_keys[node] = self.key(node)
+        return key
+
+    def changed(self, inode: int) -> None:
+        """The inode lost its name, or has another one."""
+        self._directory_keys.pop(self.node(inode), None)
+
     def child(self, parent: int, name: bytes) -> Key:
         """The key of a name that is to be made or removed."""
-        key = self.key(parent)
+        key = self.directory_key(parent)
         if len(name) > MAX_NAME_BYTES:
             raise NameTooLong(f"a name has at most {MAX_NAME_BYTES} bytes")
         if not has_posix_spelling(name):
@@ -60,7 +79,7 @@ class Nodes:
     def attr(self, entry: Entry) -> Attr:
         if entry.mode & PRIVILEGE_BITS and entry.kind is Kind.FILE:
             self.privileged.add(entry.inode)
-        return attr_of(entry, self.node(entry.inode), self._options.timeout_s)
+        return attr_of(entry, self.node(entry.inode), self.options.timeout_s)
 
     def removed(self, entry: Entry) -> None:
         """A directory lost its name; its attributes are still asked for by who has it open."""
@@ -77,12 +96,12 @@ class Nodes:
         self._removed.pop(inode, None)
 
     def entry_out(self, entry: Entry) -> EntryOut:
-        return EntryOut(self.attr(entry), self._options.timeout_s)
+        return EntryOut(self.attr(entry), self.options.timeout_s)
 
     def listed(self, entry: Entry) -> EntryOut:
         """A directory line. Where a listing did not tell mode and owner, the kernel must ask before it uses them."""
         answer = self.entry_out(entry)
-        if entry.attributes_known or not self._options.posix_metadata or entry.kind is Kind.DIRECTORY:
+        if entry.attributes_known or not self.options.posix_metadata or entry.kind is Kind.DIRECTORY:
             return answer
         return EntryOut(answer.attr._replace(timeout_s=0.0), 0.0)
 

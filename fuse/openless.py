@@ -11,6 +11,7 @@ from collections import OrderedDict
 from tiercache.cache import VersionRef
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
+from tiercache.model import Entry, Key
 
 MAX_VERSIONS = 4096
 """Inodes whose version is remembered; the catalog answers for the others."""
@@ -41,10 +42,18 @@ class Openless:
     def _find(self, inode: int) -> VersionRef | None:
         version = self._namespace.known_version(inode)
         if version is not None:
-            self._versions[inode] = version
-            if len(self._versions) > MAX_VERSIONS:
-                self._versions.popitem(last=False)
+            self._remember(inode, version)
         return version
+
+    def looked_up(self, key: Key, entry: Entry) -> None:
+        """A name was told to the kernel: a read of it is likely to follow."""
+        if entry.version and not entry.staged:
+            self._remember(entry.inode, self._namespace.tree.version_ref(key, entry))
+
+    def _remember(self, inode: int, version: VersionRef) -> None:
+        self._versions[inode] = version
+        if len(self._versions) > MAX_VERSIONS:
+            self._versions.popitem(last=False)
 
     async def read(self, inode: int, offset: int, size_bytes: int) -> bytes | memoryview:
         """Bytes from wherever they are; one version's, Changed (ESTALE) when the rest of it is gone."""

@@ -431,6 +431,7 @@ class Vfs:
     def note_change(self, key: Key, inode: int) -> None:
         """The namespace's listener: a name changed, by this mount or by anyone else."""
         self._openless.forget(inode)
+        self._nodes.changed(inode)
         if self._streams:
             self._streams.note_change(key, inode)
         self.notices.note_change(key, inode)

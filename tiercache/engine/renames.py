@@ -120,6 +120,7 @@ class Renames:
             if live is not None and live.key in (source, target):
                 live.key = key
             tree.changed(key, now.inode)
+        tree.trees_changed += 1
 
     # -- files --------------------------------------------------------------------------------------
 
