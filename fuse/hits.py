@@ -99,7 +99,7 @@ class Hits:
 
     def flush(self, handle: int) -> bool:
         """Whether closing a descriptor of this open has nothing to wait for."""
-        return not self._handles.get(handle).file.writable
+        return self._handles.get(handle).file.flush_now()
 
     # -- directories --------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rig.engine_ground import Ground, read_file, run, write_file
+from tiercache.engine.misses import ASKED_MAX
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, InvalidArgument, NotEmpty
 from tiercache.model import Key, Kind
@@ -186,5 +187,33 @@ def test_the_cached_bytes_follow_a_rename(ground: Ground) -> None:
             assert await read_file(names, ground.key("c")) == b"x" * 1000
             assert await read_file(names, ground.key("e/b")) == b"y" * 1000
             assert engine.metrics.snapshot()["misses_total"] == before
+
+    run(scenario)
+
+
+def test_many_new_names_in_a_directory_cost_one_listing(ground: Ground) -> None:
+    ground.put("d/there", b"1")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 60, "negative_ttl_s": 5}}) as (engine, names):
+
+            def requests() -> float:
+                figures = engine.metrics.snapshot()["origin_requests_total"]
+                assert isinstance(figures, dict)
+                return sum(number for what, number in figures.items() if what.split("/")[0] in ("stat", "list"))
+
+            await names.lookup(ground.key("d"))
+            before = requests()
+            for number in range(50):
+                with pytest.raises(Absent):
+                    await names.lookup(ground.key(f"d/new{number}"))
+            assert 0 < requests() - before <= 2 * ASKED_MAX
+            assert (await names.lookup(ground.key("d/there"))).size_bytes == 1
+            await names.mkdir(ground.key("made"), mode=0o755, uid=0, gid=0)
+            before = requests()
+            for number in range(50):
+                with pytest.raises(Absent):
+                    await names.lookup(ground.key(f"made/new{number}"))
+            assert requests() == before  # nobody but us has been there
 
     run(scenario)

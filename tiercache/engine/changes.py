@@ -33,7 +33,9 @@ class Changes:
             await self._require_new(key)
             stat = await tree.call(tree.origin.make_directory, key, attributes)
             tree.kept_directories.discard(key)
-            return self._made(key, stat, attributes)
+            made = self._made(key, stat, attributes)
+            tree.catalog.put_listing(tree.origin_id, key, (), now_ns())  # nothing is in it yet
+            return made
 
     async def symlink(self, key: Key, target: bytes, attributes: Attributes) -> Entry:
         tree = self._tree

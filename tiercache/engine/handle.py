@@ -149,6 +149,10 @@ class Handle:
             return
         await self._writes.flush(self._live, last_writer=self.writable and self._live.writers == 1)
 
+    def flush_now(self) -> bool:
+        """Whether ``flush`` has nothing to do, and so can be left out."""
+        return not self.writable or (self._live.lent_for_writing and self._writes.flushed_lent(self._live))
+
     async def fsync(self, *, data_only: bool = False) -> None:
         """Return when the written bytes survive what the profile's ``ack`` promises."""
         await self._writes.fsync(self._live)

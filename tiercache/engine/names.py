@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tiercache.config import Profile
 from tiercache.engine.entries import absent_entry, child_name, directory_entry, entry_of, is_fresh, now_ns
+from tiercache.engine.misses import Misses
 from tiercache.engine.tree import Tree
-from tiercache.errors import Absent, IsDirectory, NotDirectory, Unsupported
+from tiercache.errors import Absent, IsDirectory, NotDirectory, TierCacheError, Unsupported
 from tiercache.model import SPECIAL_KINDS, Entry, Key, Kind, ObjectStat, has_posix_spelling, is_below, join, parent_of
 from tiercache.origins.base import Capability
 
@@ -19,6 +22,7 @@ class Names:
     def __init__(self, tree: Tree, profile: Profile) -> None:
         self._tree = tree
         self._profile = profile
+        self._misses = Misses(profile.ttl_s)
 
     # -- one name ---------------------------------------------------------------------------------
 
@@ -38,7 +42,7 @@ class Names:
         """The entry of ``key``; Absent if there is none."""
         entry = self.known(key)
         if entry is None:
-            entry = await self._ask(key)
+            entry = await self._listed(key) or await self._ask(key)
         if entry.kind is Kind.ABSENT:
             raise Absent(f"{show(key)}: no such file or directory")
         return entry
@@ -49,6 +53,16 @@ class Names:
             return await self.lookup(key)
         except Absent:
             return None
+
+    async def _listed(self, key: Key) -> Entry | None:
+        """List the directory where its names are asked for one after the other, and know this one from that; None where
+        a listing does not tell all of it."""
+        directory, at_ns = parent_of(key), now_ns()
+        if not key or self._listing_is_fresh(directory, at_ns) or not self._misses.asked(directory, at_ns):
+            return None
+        with suppress(TierCacheError):  # whatever it is, asking for the name tells it
+            await self._refresh(directory)
+        return self.known(key)
 
     async def _ask(self, key: Key) -> Entry:
         """Ask the origin and remember the answer, unless a local change overtook it."""
@@ -219,6 +233,7 @@ class Names:
         tree = self._tree
         entries = self._entries(directory, stats, listed_ns)
         before = dict(tree.catalog.children(tree.origin_id, directory))
+        self._misses.listed(directory, len(entries))
         stored = tree.catalog.put_listing(tree.origin_id, directory, entries, listed_ns)
         after = dict(stored)
         for name, old in before.items():

@@ -336,6 +336,13 @@ class Writes:
         if staged is not None and last_writer:
             await self.close_written(live, staged)
 
+    def flushed_lent(self, live: LiveInode) -> bool:
+        """Whether there is nothing to do, nor to tell, when a descriptor of a file that the kernel writes is closed."""
+        if live.staged is None:
+            return True
+        syncs = self._profile.sync_on_close and self._profile.ack != "memory"
+        return not syncs and self._writeback.error_of(live.staged.id) is None
+
     async def flush_lent(self, live: LiveInode) -> None:
         """A descriptor of a file that the kernel writes was closed: what close promises, without sealing."""
         staged = live.staged
