@@ -120,10 +120,11 @@ class _Run:
 
     @contextmanager
     def _session(self, target: Target, served: Served | None) -> Iterator[str]:
+        workers, buffered = self.workload.workers, self.workload.buffered
         with self.stage.session(
-            target, self.place, self.dataset.directory, served, workers=self.workload.workers
+            target, self.place, self.dataset.directory, served, workers=workers, buffered=buffered
         ) as session:
-            self.stage.pool.call(session, "prepare", workers=self.workload.workers)
+            self.stage.pool.call(session, "prepare", workers=workers)
             yield session
 
     def _requests(self, target: Target) -> int:

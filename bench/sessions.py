@@ -66,14 +66,15 @@ class PlainSession:
 
     def __init__(self, setup: Setup, disk: SlowDisk | None) -> None:
         self._root = setup.root + "/"
+        self._buffering = -1 if setup.buffered else 0
         self._disk = disk
         self._file: Any = None
         self._name = ""
 
     def read(self, piece: Piece) -> bytes:
         if piece.whole:
-            with open(self._root + piece.name, "rb") as file:
-                data = file.read()
+            with open(self._root + piece.name, "rb", buffering=self._buffering) as file:
+                data: bytes = file.read()
             self._wait(len(data))
             return data
         if piece.name != self._name:

@@ -111,7 +111,7 @@ class Stage:
     def adopt(self, place: Place, dataset: DataSet) -> None:
         """Let peers that keep a format of their own have a data set that the origin has."""
         for peer in self.peers:
-            if peer.serves(place):
+            if peer.own_format and peer.serves(place):
                 peer.adopt(place, dataset, self.progress.moving(f"filling {peer.name}", dataset.total_bytes))
 
     def _new_peer_mount(self, name: str, place: Place, terms: Terms) -> PeerMount:
@@ -126,12 +126,20 @@ class Stage:
 
     @contextmanager
     def session(
-        self, target: Target, place: Place, local: Path, served: Served | None, *, workers: int = 1
+        self,
+        target: Target,
+        place: Place,
+        local: Path,
+        served: Served | None,
+        *,
+        workers: int = 1,
+        buffered: bool = True,
     ) -> Iterator[str]:
         """Open a target in the workers; gives the name to call it by."""
         self._sessions += 1
         name = f"{target.name} #{self._sessions}"
-        self.pool.open(name, setup_of(target, place, local, served), workers=workers)
+        setup = setup_of(target, place, local, served)._replace(buffered=buffered)
+        self.pool.open(name, setup, workers=workers)
         try:
             yield name
         finally:

@@ -22,6 +22,20 @@ _IMAGES = Reading(
     origin_requests=60,
 )
 
+_FILES = Reading(
+    name="mount-files",
+    title="files of 100 KB, one reader, read-only mount, read without Python's buffer",
+    files=1000,
+    median_bytes=100_000,
+    order=Order.RANDOM,
+    workers=1,
+    requests=1000,
+    origin_requests=1000,
+    phases=(Phase.WARM, Phase.DISK_WARM),
+    mounts_only=True,
+    buffered=False,
+)
+
 _LARGE = Reading(
     name="mount-large",
     title="one large file, 1 MiB a read, read-write mount",
@@ -39,17 +53,12 @@ _LARGE = Reading(
 )
 
 _MOUNT: Final[tuple[Workload, ...]] = (
-    Reading(
-        name="mount-files",
-        title="files of 100 KB, one reader, read-only mount",
-        files=1000,
-        median_bytes=100_000,
-        order=Order.RANDOM,
-        workers=1,
-        requests=1000,
-        origin_requests=1000,
-        phases=(Phase.WARM, Phase.DISK_WARM),
-        mounts_only=True,
+    _FILES,
+    replace(
+        _FILES,
+        name="mount-files-buffered",
+        title="files of 100 KB, one reader, read-only mount, read as Python does by itself",
+        buffered=True,
     ),
     _LARGE,
     replace(

@@ -59,6 +59,8 @@ class Setup(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
     slow: bool = False
     """Reads wait for the simulated disk."""
+    buffered: bool = True
+    """Whole files are read through Python's buffer."""
 
 
 PLAIN_OPEN = "local directory, open()"

