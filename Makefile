@@ -8,7 +8,7 @@ help: ## this list
 
 test: ## the project's tests (minutes); ARGS="-k name"
 	scripts/bootstrap.sh test,pyfuse3,bench,peers
-	.venv/bin/pytest --ignore=tests/integrations $(ARGS)
+	scripts/test.sh $(ARGS)
 
 test-integrations: ## the tests with PyTorch, Hugging Face and other big users
 	scripts/bootstrap.sh test,pyfuse3,bench,integrations
