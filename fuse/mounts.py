@@ -201,7 +201,7 @@ async def _root_inode(namespace: Namespace, root_key: Key) -> int:
 def _driver(vfs: Vfs, path: str, engine: Engine) -> Driver:
     if vfs.options.driver != "pyfuse3":
         stack_depth = 2 if mountpoints.is_stacked(str(engine.config.cache_dir)) else 1
-        return KernelDriver(vfs, path, engine.metrics, stack_depth=stack_depth)
+        return KernelDriver(vfs, path, memory=engine.memory, metrics=engine.metrics, stack_depth=stack_depth)
     if importlib.util.find_spec("pyfuse3") is None:
         raise MountError("pyfuse3 is not installed: pip install 'tiercache-fs[pyfuse3]', or use the driver kernel")
     from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver

@@ -5,7 +5,7 @@ nobody else can take, so each of them always goes on; above it they share what i
 read-ahead, overflow) never wait: they take what is free while nobody waits, or do without.
 
 Nothing can lock up, because whoever holds bytes of one purpose waits only for a later one in this order, and the last
-ones wait for nobody: REPLY, READ, then FETCH, WRITE or UPLOAD.
+two wait for nobody: WRITE, REPLY, READ, then FETCH or UPLOAD.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from tiercache.fuse.kernel.inline import INLINE
 from tiercache.fuse.kernel.requests import HANDLERS, Answer, forget
 from tiercache.fuse.kernel.wire import InitFlag, Notice, Opcode, Request
 from tiercache.fuse.vfs import Vfs
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -65,10 +66,11 @@ class KernelDriver:
 
     name = "kernel"
 
-    def __init__(self, vfs: Vfs, mountpoint: str, metrics: Metrics, *, stack_depth: int) -> None:
+    def __init__(self, vfs: Vfs, mountpoint: str, *, memory: Memory, metrics: Metrics, stack_depth: int) -> None:
         """``stack_depth``: 1, or 2 where lent files lie on a stacked filesystem; with 2 nothing can be stacked on the
         mount in turn."""
         self._vfs = vfs
+        self._memory = memory
         self._stack_depth = stack_depth
         self._mountpoint = mountpoint
         self._count_inline = metrics.mount_requests.labels(how="inline").inc
@@ -96,9 +98,13 @@ class KernelDriver:
                         forget(self._vfs, request)
                 elif not self._answered_inline(request):
                     await slots.acquire()
+                    # Written bytes are held until there is room for them on the disk. While they take all the memory
+                    # there is for it, further requests wait in the kernel.
+                    size_bytes = len(request.data) if request.opcode == Opcode.WRITE else 0
+                    charge = await self._memory.take(Purpose.WRITE, size_bytes)
                     self._count_waiting()
                     self._under_way += 1
-                    nursery.start_soon(self._serve, wire.kept(request), slots)
+                    nursery.start_soon(self._serve, wire.kept(request), charge, slots)
             nursery.cancel_scope.cancel()
 
     # -- requests -----------------------------------------------------------------------------------
@@ -155,12 +161,13 @@ class KernelDriver:
         self._count_inline()
         return True
 
-    async def _serve(self, request: Request, slots: trio.Semaphore) -> None:
+    async def _serve(self, request: Request, charge: int, slots: trio.Semaphore) -> None:
         try:
             code, body = await self._answer(request)
             self._reply(request.unique, code, body)
         finally:
             self._under_way -= 1
+            self._memory.release(Purpose.WRITE, charge)
             slots.release()
 
     async def _answer(self, request: Request) -> tuple[int, Answer]:

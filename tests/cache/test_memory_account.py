@@ -18,6 +18,14 @@ from tiercache.units import MIB
 PATIENT = (Purpose.READ, Purpose.REPLY, Purpose.FETCH, Purpose.WRITE, Purpose.UPLOAD)
 TOTAL = 128 * MIB
 
+CHAINS = {
+    Purpose.REPLY: [Purpose.REPLY, Purpose.READ, Purpose.FETCH],
+    Purpose.READ: [Purpose.READ, Purpose.FETCH],
+    Purpose.WRITE: [Purpose.WRITE, Purpose.READ, Purpose.FETCH, Purpose.UPLOAD],
+}
+"""What is taken one after the other and held together: a client's read, a mount's, and the first write to a clean file
+that then waits for an upload to make room."""
+
 
 def figure(metrics: Metrics, name: str, purpose: Purpose) -> float:
     value = metrics.snapshot()[name]
@@ -183,8 +191,7 @@ def test_giving_back_too_much_is_a_bug() -> None:
 def test_whatever_is_asked_for_the_total_holds_and_everybody_is_served(
     total: int, wishes: list[tuple[Purpose, int]], shrunk: int
 ) -> None:
-    """The chain of the engine (an answer holds, then its read, then the fetch) ends for all, and never above the
-    total, also when the total changes in the middle."""
+    """What the engine takes in chains ends for all, and never above the total, also when that changes in the middle."""
     memory = Memory(total)
     ended: list[int] = []
 
@@ -196,8 +203,7 @@ def test_whatever_is_asked_for_the_total_holds_and_everybody_is_served(
             ended.append(number)
             return
         held: list[tuple[Purpose, int]] = []
-        steps = [Purpose.REPLY, Purpose.READ, Purpose.FETCH] if purpose is Purpose.READ else [purpose]
-        for step in steps:
+        for step in CHAINS.get(purpose, [purpose]):
             held.append((step, await memory.take(step, size_bytes)))
             await trio.lowlevel.checkpoint()
         for step, charge in reversed(held):

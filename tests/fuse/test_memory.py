@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rig.mounts import EngineProcess, Mounted, Source, clean_up
+from rig.faultproxy import FaultProxy
+from rig.mounts import EngineProcess, Mounted, Source, clean_up, wait_for
 from tiercache.errors import ConfigError
 from tiercache.units import MIB
 
@@ -22,6 +23,8 @@ READERS = 64
 FILE_BYTES = 5 * MIB
 STEP_BYTES = 128 * 1024
 WRITERS = 8
+HELD_BACK = 32
+STAGING_BYTES = 64 * MIB
 
 
 @pytest.fixture
@@ -30,6 +33,7 @@ def small_engine(tmp_path: Path) -> Iterator[EngineProcess]:
     engine = EngineProcess(
         tmp_path / "small-cache",
         **{"memory_max": str(CEILING), "nvme.capacity": "128MiB", "ram.capacity": "0", "upload.concurrency": WRITERS},
+        **{"staging.capacity": str(STAGING_BYTES), "fetch.timeout_s": 60},
     )
     yield engine
     engine.stop()
@@ -99,13 +103,42 @@ def test_64_parallel_readers_stay_below_the_ceiling(small: Mounted) -> None:
 
 def test_uploads_stay_below_the_ceiling(small: Mounted) -> None:
     """Eight files at once whose parts alone would fill the memory: they go up in smaller parts, and fewer at a time."""
-    contents = [bytes_of(number, 24 * MIB) for number in range(WRITERS)]
+    contents = [bytes_of(number, 8 * MIB) for number in range(WRITERS)]
     at_once(WRITERS, lambda number: (small.path / f"w{number}").write_bytes(contents[number]))
     small.drain()
     for number, data in enumerate(contents):
         assert small.source.get(f"w{number}") == data
     assert small.engine.client.status()["metrics"]["memory_waits_total"]["upload"] > 0
     assert most_resident_bytes(small.engine.pid) <= CEILING
+
+
+def test_writes_that_wait_for_room_stay_below_the_ceiling(
+    small_engine: EngineProcess, s3: Source, s3_proxy: FaultProxy, mountpoint: Path
+) -> None:
+    """While the store takes nothing and staging is full, not all that 32 writers hold out is taken: the rest waits in
+    the kernel. When the store is back everything arrives."""
+    gate = s3_proxy.pause(operation="CreateMultipartUpload")
+    small = Mounted(small_engine, s3._replace(options=s3_proxy.options()), mountpoint, {})
+    small.mount()
+    try:
+        first = bytes_of(HELD_BACK, STAGING_BYTES - MIB)
+        (small.path / "first").write_bytes(first)
+        gate.wait_reached()
+        contents = [bytes_of(number, MIB) for number in range(HELD_BACK)]
+        with contextlib.ExitStack() as closing, ThreadPoolExecutor(1) as pool:
+            # Opened while staging is nearly full: their writes come to the engine.
+            files = [closing.enter_context(open(small.path / f"w{n}", "wb", buffering=0)) for n in range(HELD_BACK)]
+            writers = pool.submit(at_once, HELD_BACK, lambda n: files[n].write(contents[n]))
+            wait_for(lambda: small_engine.client.status()["metrics"]["memory_waits_total"]["write"] > 0)
+            gate.open()
+            assert writers.result() == [MIB] * HELD_BACK
+        small.drain()
+        assert small.source.get("first") == first
+        assert [small.source.get(f"w{number}") for number in range(HELD_BACK)] == contents
+        assert most_resident_bytes(small_engine.pid) <= CEILING
+    finally:
+        gate.open()
+        clean_up(mountpoint)
 
 
 def test_a_ceiling_that_is_too_low_is_one_line(tmp_path: Path) -> None:
