@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from rig.engine_ground import Ground, read_file, run, write_file
+from rig.interposed_origin import interpose
 from tiercache.engine.misses import ASKED_MAX
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, InvalidArgument, NotEmpty
+from tiercache.errors import Absent, InvalidArgument, NoSpace, NotEmpty
 from tiercache.model import Key, Kind
+from tiercache.origins.base import Capability
 
 
 async def listed(names: Namespace, key: Key) -> list[str]:
@@ -58,6 +62,68 @@ def test_an_emptied_directory_stands(ground: Ground) -> None:
             assert await listed(names, ground.root) == ["d"]
             await write_file(names, ground.key("d/again"), b"2")
             assert await listed(names, ground.key("d")) == ["again"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "how", ["unlink", "unlink dirty", "rename", "rename dirty", "rmdir", "move", "move an emptied one"]
+)
+def test_an_empty_directory_outlives_the_engine(ground: Ground, how: str) -> None:
+    profiles = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
+    ground.put("other/f", b"1")
+    if how not in ("rmdir", "move"):
+        ground.put("d/only", b"1")
+
+    async def empty() -> None:
+        async with ground.engine(profiles=profiles, staging={"upload_delay_s": 60}) as (engine, names):
+            if "dirty" in how:
+                await write_file(names, ground.key("d/only"), b"new")
+            match how.split()[0]:
+                case "unlink":
+                    await names.unlink(ground.key("d/only"))
+                case "rename":
+                    await names.rename(ground.key("d/only"), ground.key("other/only"))
+                case "rmdir":
+                    for name in ("d", "d/s"):
+                        await names.mkdir(ground.key(name), mode=0o700, uid=0, gid=0)
+                    await names.rmdir(ground.key("d/s"))
+                case "move":
+                    if how == "move":
+                        await names.mkdir(ground.key("old"), mode=0o700, uid=0, gid=0)
+                    else:
+                        await names.rename(ground.key("d"), ground.key("old"))
+                        await names.unlink(ground.key("old/only"))
+                    await names.rename(ground.key("old"), ground.key("d"))
+            assert (await engine.drain(30)).left == []
+
+    async def look() -> None:
+        async with ground.engine(profiles=profiles) as (_, names):
+            entry = await names.lookup(ground.key("d"))
+            assert entry.kind is Kind.DIRECTORY
+            if how in ("rmdir", "move") and names.tree.can(Capability.RENAME):
+                assert entry.mode == 0o700  # the test's store keeps no attributes of markers
+            assert await listed(names, ground.key("d")) == []
+            assert await listed(names, ground.root) == ["d", "other"]
+            await names.rmdir(ground.key("d"))
+            assert await listed(names, ground.root) == ["other"]
+
+    run(empty)
+    shutil.rmtree(ground.cache_dir / "catalog")
+    run(look)
+
+
+def test_a_file_that_is_removed_for_want_of_room_needs_none(s3_ground: Ground) -> None:
+    """The store that takes no marker takes the deletion: the directory lasts as long as the engine."""
+    ground = s3_ground
+    ground.put("d/only", b"1")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 0, "negative_ttl_s": 0}}) as (_, names):
+            interpose(names).fail("make_directory", NoSpace("quota"))
+            await names.unlink(ground.key("d/only"))
+            assert ground.names() == []
+            assert await listed(names, ground.root) == ["d"]
 
     run(scenario)
 

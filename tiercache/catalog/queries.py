@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from tiercache.catalog.codec import decode_entry, decode_hit, decode_hit_version, decode_version
@@ -22,6 +22,9 @@ from tiercache.catalog.names import (
 )
 from tiercache.catalog.records import Hit, VersionRecord
 from tiercache.model import Entry, Key, Kind, OriginId, VersionId
+
+CHILDREN_LOOKED_AT = 32
+"""How many children at either end ``shows_a_child`` looks at."""
 
 
 def find_value(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> bytes | None:
@@ -118,6 +121,25 @@ def list_children(txn: Transaction, tables: Tables, origin: OriginId, directory:
     with collector_paused():
         children = ((name, decode_entry(value)) for name, value in scan_children(txn, tables, origin, directory))
         return [(name, entry) for name, entry in children if entry.kind is not Kind.ABSENT]
+
+
+def shows_a_child(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> bool:
+    """Whether one of the first or last children is known to exist. False says nothing: removed names stay as ABSENT
+    ones, and whoever removes one after the other must not read all of them each time."""
+    first = (value for _, value in islice(scan_children(txn, tables, origin, directory), CHILDREN_LOOKED_AT))
+    last = islice(_scan_back(txn, tables.names, short_children(origin, directory)), CHILDREN_LOOKED_AT)
+    return any(decode_entry(value).kind is not Kind.ABSENT for value in chain(first, last))
+
+
+def _scan_back(txn: Transaction, table: Any, prefix: bytes) -> Iterator[bytes]:
+    """The records whose stored key starts with ``prefix``, which ends in NUL, from the last one on."""
+    cursor = txn.cursor(table)
+    found = cursor.prev() if cursor.set_range(prefix[:-1] + b"\1") else cursor.last()
+    if found:
+        for stored, value in cursor.iterprev():
+            if not stored.startswith(prefix):
+                return
+            yield value
 
 
 def scan_below(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> Iterator[tuple[Key, bytes]]:

@@ -49,6 +49,10 @@ class CatalogReader:
         """The known children; complete if ``listed_ns`` is recent enough. ABSENT ones are left out."""
         return self._read(queries.list_children, origin, directory)
 
+    def shows_a_child(self, origin: OriginId, directory: Key) -> bool:
+        """Whether a child is known to exist, as far as a short look tells; False says nothing."""
+        return self._read(queries.shows_a_child, origin, directory)
+
     def listed_ns(self, origin: OriginId, directory: Key) -> int:
         """Wall clock of the last complete listing; 0 if there is none."""
         return self._read(queries.listed_ns, origin, directory)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+
 from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
-from tiercache.engine.entries import absent_entry, entry_of, now_ns, with_attributes
+from tiercache.engine.entries import absent_entry, attributes_of, entry_of, now_ns, with_attributes
 from tiercache.engine.names import Names, show
 from tiercache.engine.parting import Parting
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, Unsupported
+from tiercache.errors import (
+    Absent,
+    Exists,
+    InvalidArgument,
+    IsDirectory,
+    NotDirectory,
+    NotEmpty,
+    TierCacheError,
+    Unsupported,
+)
 from tiercache.model import Attributes, Entry, Key, Kind, ObjectStat, is_below, parent_of
 from tiercache.origins.base import Capability
 from tiercache.writeback import WriteBack
+
+log = logging.getLogger("tiercache.engine")
 
 
 class Changes:
@@ -33,6 +46,7 @@ class Changes:
             await self._require_new(key)
             stat = await tree.call(tree.origin.make_directory, key, attributes)
             tree.kept_directories.discard(key)
+            tree.marked_directories.add(key)
             made = self._made(key, stat, attributes)
             tree.catalog.put_listing(tree.origin_id, key, (), now_ns())  # nothing is in it yet
             return made
@@ -122,6 +136,8 @@ class Changes:
         tree.put(key, absent_entry(now_ns()))
         self._parting.done(key, entry)
         self._parting.drop(entry)
+        if keep_directory:
+            await self.mark(parent_of(key), key)
         if not keep_directory:
             tree.doubt_parents(key)
 
@@ -137,8 +153,35 @@ class Changes:
             await ignoring(Absent, tree, tree.origin.delete, key)
 
     def keep(self, directory: Key) -> None:
+        """A name goes from a directory that stands until ``rmdir``."""
         if directory and not self._tree.can(Capability.EMPTY_DIRECTORIES):
             self._tree.kept_directories.add(directory)
+
+    async def mark(self, directory: Key, gone: Key) -> None:
+        """``gone`` went from a kept directory: if it was the last object there, a marker lets the directory outlive the
+        engine, as ``mkdir`` makes one. The change has happened; without a marker our memory has to do."""
+        tree = self._tree
+        if directory not in tree.kept_directories or directory in tree.marked_directories:
+            return
+        if directory in tree.staged_below or tree.catalog.shows_a_child(tree.origin_id, directory):
+            return
+        await self._writeback.settle(tree.origin_id, gone)  # what a renamed file left there is not to stay
+        try:
+            await self.make_marker(directory)
+        except TierCacheError as error:
+            log.warning("%s: an emptied directory lasts as long as this engine: %s", show(directory), error)
+
+    async def make_marker(self, directory: Key) -> None:
+        """A marker for a directory of an object store that we know of, unless something is there."""
+        tree = self._tree
+        entry = tree.entry(directory)
+        known = entry is not None and entry.kind is Kind.DIRECTORY and entry.attributes_known
+        attributes = attributes_of(entry) if entry is not None and known else None
+        try:
+            await tree.call(tree.origin.make_directory, directory, attributes)
+        except Exists:
+            return
+        tree.marked_directories.add(directory)
 
     async def rmdir(self, key: Key) -> None:
         """Remove an empty directory."""
@@ -163,11 +206,13 @@ class Changes:
             if tree.can(Capability.EMPTY_DIRECTORIES):
                 raise
         tree.kept_directories.discard(key)
+        tree.marked_directories.discard(key)
         self.keep(parent_of(key))
         tree.catalog.forget_listing(tree.origin_id, key)
         tree.put(key, absent_entry(now_ns()))
         tree.touch_directory(parent_of(key), directories=-1)
         tree.changed(key, entry.inode)
+        await self.mark(parent_of(key), key)
 
     async def remove_tree(self, directory: Key) -> None:
         """Delete everything below ``directory`` and itself, names without a POSIX spelling included."""
@@ -196,6 +241,7 @@ class Changes:
         tree = self._tree
         entry = tree.entry(directory)
         tree.kept_directories = {key for key in tree.kept_directories if not is_below(key, directory)}
+        tree.marked_directories = {key for key in tree.marked_directories if not is_below(key, directory)}
         tree.catalog.drop_tree(tree.origin_id, directory)
         tree.put(directory, absent_entry(now_ns()))
         was_directory = entry is not None and entry.kind is Kind.DIRECTORY

@@ -11,7 +11,7 @@ import trio
 from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.changes import Changes
 from tiercache.engine.client_files import ClientFiles
-from tiercache.engine.entries import absent_entry, directory_entry, entry_of, now_ns
+from tiercache.engine.entries import absent_entry, attributes_of, directory_entry, entry_of, now_ns
 from tiercache.engine.files import Files
 from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parting import Parting
@@ -20,7 +20,18 @@ from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, TierCacheError
 from tiercache.journal import StagedRecord
-from tiercache.model import Entry, Key, Kind, ObjectStat, StagedState, VersionId, is_below, parent_of, version_id
+from tiercache.model import (
+    Attributes,
+    Entry,
+    Key,
+    Kind,
+    ObjectStat,
+    StagedState,
+    VersionId,
+    is_below,
+    parent_of,
+    version_id,
+)
 from tiercache.origins.base import Capability
 
 
@@ -89,6 +100,8 @@ class Renames:
         self._touch_both(source, target, entry, replaced)
         tree.changed(source, entry.inode)
         tree.changed(target, replaced.inode if replaced else 0)
+        if keep_directory:
+            await self._changes.mark(parent_of(source), source)
 
     def _touch_both(self, source: Key, target: Key, came: Entry, went: Entry | None) -> None:
         """``came`` moved from the source's directory to the target's, where ``went`` was and is no more."""
@@ -278,12 +291,17 @@ class Renames:
             etags[moved] = tree.origin.copy(stat.key, moved, stat.etag).etag
 
         await for_each(tree, clean, copy)
+        if not clean and not markers and not dirty:
+            await ignoring(Exists, tree, tree.origin.make_directory, target, self._attributes_of(source))
+            tree.marked_directories.add(target)
         await for_each(tree, objects, lambda stat: tree.origin.delete(stat.key, stat.etag))
         for level in directories_by_depth(stats, source):
             await for_each(tree, level, tree.origin.remove_directory)
-        if not stats or source in tree.kept_directories:
-            tree.kept_directories.add(target)
         return etags
+
+    def _attributes_of(self, directory: Key) -> Attributes | None:
+        entry = self._tree.entry(directory)
+        return attributes_of(entry) if entry is not None and entry.attributes_known else None
 
     def _move_tree(self, source: Key, target: Key, etags: Mapping[Key, str]) -> None:
         """What the catalog knows of a tree, and its live inodes, follow it. ``etags`` tells those that are not the old
@@ -298,9 +316,8 @@ class Renames:
         tree.catalog.forget_listing(tree.origin_id, source)
         at_ns = now_ns()
         tree.put(source, absent_entry(at_ns))
-        tree.kept_directories = {
-            _moved_key(key, source, target) if is_below(key, source) else key for key in tree.kept_directories
-        }
+        tree.kept_directories = _moved_keys(tree.kept_directories, source, target)
+        tree.marked_directories = _moved_keys(tree.marked_directories, source, target)
         for live in tree.live:
             if live.key is not None and is_below(live.key, source):
                 live.key = _moved_key(live.key, source, target)
@@ -345,3 +362,7 @@ class Renames:
 
 def _moved_key(key: Key, source: Key, target: Key) -> Key:
     return target + key[len(source) :]
+
+
+def _moved_keys(keys: set[Key], source: Key, target: Key) -> set[Key]:
+    return {_moved_key(key, source, target) if is_below(key, source) else key for key in keys}

@@ -67,8 +67,11 @@ class Tree:
     origin, whose directories are key prefixes, does not know it yet."""
 
     kept_directories: set[Key] = field(default_factory=set)
-    """Directories on an object store that lost their last object by our own unlink or rename. POSIX lets an empty
-    directory stand; they are remembered until ``rmdir`` or the end of the engine."""
+    """Directories on an object store that lost an object by our own unlink or rename. POSIX lets an empty directory
+    stand; what has no marker is remembered until ``rmdir`` or the end of the engine."""
+
+    marked_directories: set[Key] = field(default_factory=set)
+    """Directories that have a marker on an object store, which we made."""
 
     generations: Counter[Key] = field(default_factory=Counter)
     """Bumped at each local change in a directory; see ``generation``."""
