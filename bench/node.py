@@ -80,8 +80,11 @@ class Node:
         )
 
     def status(self) -> dict[str, Any]:
-        """The engine's figures."""
-        return self._client.status()
+        """The engine's figures. TierCacheError if it is another process than at the start: it has ended in between."""
+        answer = self._client.status()
+        if answer["engine"]["pid"] != self._pid:
+            raise TierCacheError("the engine ended in the middle of the run and was replaced")
+        return answer
 
     def usage(self) -> Usage:
         """What the engine's process uses."""
