@@ -79,7 +79,7 @@ class Nodes:
     def attr(self, entry: Entry) -> Attr:
         if entry.mode & PRIVILEGE_BITS and entry.kind is Kind.FILE:
             self.privileged.add(entry.inode)
-        return attr_of(entry, self.node(entry.inode), self.options.timeout_s)
+        return attr_of(entry, self.node(entry.inode), self.options.attributes_timeout_s)
 
     def removed(self, entry: Entry) -> None:
         """A directory lost its name; its attributes are still asked for by who has it open."""

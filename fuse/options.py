@@ -44,5 +44,11 @@ class MountOptions(NamedTuple):
         return min(self.ttl_s, LONGEST_TIMEOUT_S)
 
     @property
+    def attributes_timeout_s(self) -> float:
+        """The same for attributes alone. Without open nothing tells us that a file is in use, so those of a name that
+        was just believed must outlast it: else fstat right after open may ask for a replaced file (ESTALE)."""
+        return min(2 * self.timeout_s, LONGEST_TIMEOUT_S) if self.no_open else self.timeout_s
+
+    @property
     def negative_timeout_s(self) -> float:
         return min(self.negative_ttl_s, LONGEST_NEGATIVE_TIMEOUT_S)

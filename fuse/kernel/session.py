@@ -8,6 +8,7 @@ import logging
 import os
 import select
 from collections.abc import Sequence
+from time import perf_counter
 
 import trio
 
@@ -31,8 +32,13 @@ MAX_READ_IN_A_ROW = 16
 
 LINGER_MS = 1
 """How long the loop waits for the next request by itself after it answered one: a program that reads file after file
-asks again within microseconds, and a turn through trio's own loop would double its waiting. Other tasks of the engine
-wait no longer than this for their turn."""
+asks again within microseconds, and a turn through trio's own loop would double its waiting."""
+
+LONGEST_TURN_S = 0.002
+"""After this long other tasks of the engine get a turn, however busy the mount is."""
+
+SETTLED_AFTER = 1024
+"""So many requests taken are more than the kernel had queued when it was asked, on a mount that is never quiet."""
 
 MAX_WRITE_BYTES = 1024 * 1024
 MAX_BACKGROUND = 64
@@ -78,7 +84,9 @@ class KernelDriver:
         self._descriptor = -1
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._in_a_row = 0  # requests taken since other tasks last had a turn
+        self._in_a_row = 0  # requests taken since other tasks last had a turn, and when that was
+        self._turn_began_s = 0.0
+        self._taken = 0  # requests taken ever
         self._under_way = 0  # requests that tasks work on
         self._poll = select.poll()
 
@@ -113,8 +121,8 @@ class KernelDriver:
         """The next message, None when the session is over."""
         while True:
             if self._in_a_row >= MAX_READ_IN_A_ROW:
-                self._in_a_row = 0
                 await trio.lowlevel.checkpoint()
+                self._turn_begins()
             try:
                 length = os.readv(self._descriptor, [self._buffer])
             except BlockingIOError:
@@ -127,19 +135,26 @@ class KernelDriver:
                     continue
                 raise
             self._in_a_row += 1
+            self._taken += 1
             return wire.request_of(self._view[:length])
 
     async def _wait(self) -> None:
         """Until there is something to read. Lingers first, unless a task has work of its own to do."""
-        if self._in_a_row and not self._under_way and self._poll.poll(LINGER_MS):
+        lingers = self._in_a_row and not self._under_way and perf_counter() < self._turn_began_s + LONGEST_TURN_S
+        if lingers and self._poll.poll(LINGER_MS):
             return
-        self._in_a_row = 0
         await trio.lowlevel.wait_readable(self._descriptor)
+        self._turn_begins()
+
+    def _turn_begins(self) -> None:
+        self._in_a_row = 0
+        self._turn_began_s = perf_counter()
 
     async def settled(self) -> None:
         """Return when every request that the kernel has sent so far was taken, and its task has begun: a file whose
         close(2) returned before this call is closed for us as well."""
-        while self._poll.poll(0):
+        until = self._taken + SETTLED_AFTER
+        while self._poll.poll(0) and self._taken < until:
             await trio.lowlevel.checkpoint()
         # Tasks of the present batch run once more before this one does.
         await trio.lowlevel.checkpoint()

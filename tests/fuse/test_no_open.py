@@ -48,10 +48,14 @@ def test_after_the_first_epoch_nothing_is_asked(engine: EngineProcess, source: S
         assert sorted(os.listdir(mountpoint)) == sorted(FILES)
 
     for mounted in mounted_for(engine, source, mountpoint, "kernel", profile="dataset", read_only=True):
+
+        def asks_nothing() -> bool:
+            before = requests(mounted)
+            epoch()
+            return requests(mounted) == before
+
         epoch()
-        before = requests(mounted)
-        epoch()
-        assert requests(mounted) == before
+        wait_for(asks_nothing)  # others on the machine may drop the kernel's caches at any time
 
 
 def test_a_large_cold_file_is_read_right(engine: EngineProcess, source: Source, mountpoint: Path) -> None:
