@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from tiercache.journal import StagedRecord
+from tiercache.origins.base import Origin
 
 
 class UploadCancelled(Exception):
@@ -16,6 +17,8 @@ class Attempt:
 
     def __init__(self, record: StagedRecord) -> None:
         self.record = record
+        self.origin: Origin | None = None
+        """Where it goes, once it is under way."""
         self.sent_bytes = 0
         self.cancelled = False
         self._lock = threading.Lock()

@@ -266,7 +266,9 @@ class Uploader:
             raise
         except Exception:
             if self._is_current(record):
-                raise
+                if not self._was_renewed(record, attempt.origin):
+                    raise
+                self._back_to_sealed(record)
         else:
             if self._is_current(record):
                 await self._settle(record, outcome)
@@ -277,7 +279,7 @@ class Uploader:
 
     async def _send(self, attempt: Attempt) -> Outcome:
         record = attempt.record
-        origin = self._resolve_origin(record)
+        origin = attempt.origin = self._resolve_origin(record)
         # Durable before anything of it is sent: whatever happens, recovery must know the id that was stored with it.
         await self._journal.flush()
         retractions = self._journal.retractions(*record.lane)
@@ -286,6 +288,13 @@ class Uploader:
         return await trio.to_thread.run_sync(
             upload, origin, path, attempt, stale, self._memory, limiter=self._threads, abandon_on_cancel=True
         )
+
+    def _was_renewed(self, record: StagedRecord, origin: Origin | None) -> bool:
+        """Whether a client has brought other credentials since a try began: its failure says nothing about these."""
+        try:
+            return origin is not None and self._resolve_origin(record) is not origin
+        except TierCacheError:
+            return False
 
     def _attempt_over(self, attempt: Attempt) -> None:
         staged_id = attempt.record.id
@@ -498,6 +507,12 @@ class Uploader:
         if self._is_dormant(record):
             return
         origin = self._resolve_origin(record)
-        await trio.to_thread.run_sync(retract, origin, record, limiter=self._threads, abandon_on_cancel=True)
+        try:
+            await trio.to_thread.run_sync(retract, origin, record, limiter=self._threads, abandon_on_cancel=True)
+        except Exception:
+            if not self._was_renewed(record, origin):
+                raise
+            self.enqueue(record)
+            return
         self.failures.pop(record.id, None)
         await self._journal.drop(record.id)
