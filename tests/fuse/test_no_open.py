@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,27 +36,27 @@ def test_every_file_is_read_right(still: Mounted) -> None:
             assert (still.path / "dir" / name).read_bytes() == data
 
 
+def epoch(directory: Path) -> None:
+    for name, data in FILES.items():
+        # Unbuffered: else Python asks whether the file is a terminal, which no cache can answer.
+        with open(directory / name, "rb", buffering=0) as file:
+            assert file.read() == data
+        assert (directory / name).stat().st_size == len(data)  # the kernel asks for the atime after a READ
+    assert sorted(os.listdir(directory)) == sorted(FILES)
+
+
+def asks_nothing(mounted: Mounted) -> bool:
+    before = requests(mounted)
+    epoch(mounted.path)
+    return requests(mounted) == before
+
+
 def test_after_the_first_epoch_nothing_is_asked(engine: EngineProcess, source: Source, mountpoint: Path) -> None:
     for name, data in FILES.items():
         source.put(name, data)
-
-    def epoch() -> None:
-        for name, data in FILES.items():
-            # Unbuffered: else Python asks whether the file is a terminal, which no cache can answer.
-            with open(mountpoint / name, "rb", buffering=0) as file:
-                assert file.read() == data
-            assert (mountpoint / name).stat().st_size == len(data)  # the kernel asks for the atime after a READ
-        assert sorted(os.listdir(mountpoint)) == sorted(FILES)
-
     for mounted in mounted_for(engine, source, mountpoint, "kernel", profile="dataset", read_only=True):
-
-        def asks_nothing() -> bool:
-            before = requests(mounted)
-            epoch()
-            return requests(mounted) == before
-
-        epoch()
-        wait_for(asks_nothing)  # others on the machine may drop the kernel's caches at any time
+        epoch(mountpoint)
+        wait_for(partial(asks_nothing, mounted))  # others on the machine may drop the kernel's caches at any time
 
 
 def test_a_large_cold_file_is_read_right(engine: EngineProcess, source: Source, mountpoint: Path) -> None:
