@@ -35,6 +35,7 @@ def test_wrong_usage_is_told_with_status_2(inside: Command, arguments: list[str]
         (["stop", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
         (["status", "--cache-dir", "."], "no engine runs for cache directory"),
         (["status", "--config", "gone.toml"], "gone.toml: cannot be read: No such file or directory"),
+        (["status", "--cache-dir", "/c\udcff"], "options:cache_dir: /c\\udcff is not UTF-8; allowed: a path of UTF-8"),
         (["drain", "--deadline", "soon"], "--deadline: 'soon' is not understood; allowed: a duration such as"),
         (["drain", "--set", "nvme"], "--set nvme: is no setting; allowed: KEY=VALUE"),
         (["drain", "--set", "nvme.capcity=1"], "options:nvme.capcity: unknown key, did you mean 'capacity'?"),

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from tiercache.config.fields import Bytes, Count, Duration, Share, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
@@ -33,6 +33,16 @@ def _absolute(value: object) -> object:
     if isinstance(value, str | os.PathLike) and os.fspath(value):
         return Path(os.fsdecode(value)).expanduser().absolute()
     return value
+
+
+def _in_unicode(path: Path) -> Path:
+    """py-lmdb, which keeps catalog and journal there, opens no other names."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fspath(path).encode(errors="backslashreplace").decode()
+        raise ValueError(f"{shown} is not UTF-8; allowed: a path of UTF-8 characters") from None
+    return path
 
 
 LocalPath = Annotated[Path, BeforeValidator(_absolute)]
@@ -178,7 +188,9 @@ class ProfileConfig(Section):
 class Config(Section):
     """All settings of one cache directory."""
 
-    cache_dir: LocalPath = Field(default_factory=default_cache_dir)
+    cache_dir: Annotated[LocalPath, AfterValidator(_in_unicode)] = Field(
+        default_factory=default_cache_dir, validate_default=True
+    )
     memory_max: Share = Size(0, 0.50)
     """The engine's own memory stays below this. A share counts against the memory limit of the cgroup."""
     verify: Literal["open", "read"] = "open"
