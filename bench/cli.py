@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args
 from tiercache.bench.peers.choice import KINDS, parse_against
 from tiercache.bench.run import Plan, run
 from tiercache.bench.slowness import parse_slowness
-from tiercache.bench.suites import SUITES
+from tiercache.bench.suites import SUITES, find_workloads
 from tiercache.bench.table import print_report
 from tiercache.errors import ConfigError
 from tiercache.fuse.options import DriverName
@@ -79,8 +79,7 @@ def write_output(report: Any, kind: str, path: Path) -> None:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    names = list(SUITES) if options.workload == "all" else [options.workload]
-    workloads = [workload for name in names for workload in SUITES[name]]
+    workloads = find_workloads(options.workload)
     scale = options.scale * (QUICK_SCALE if options.quick else 1.0)
     if scale != 1.0:
         workloads = [workload.scaled(scale) for workload in workloads]
@@ -139,7 +138,11 @@ def _parser() -> argparse.ArgumentParser:
         "server is started.",
     )
     add = parser.add_argument
-    add("workload", choices=[*SUITES, "all"], help="what to measure")
+    add(
+        "workload",
+        metavar="WORKLOAD",
+        help=f"what to measure: {','.join([*SUITES, 'all'])}, or one part of these such as mount-tree",
+    )
     add(
         "--origin",
         metavar="URL",

@@ -8,6 +8,7 @@ from typing import Final
 
 from tiercache.bench.phases import Phase
 from tiercache.bench.workloads import Naming, Order, Reading, Saving, Workload
+from tiercache.errors import ConfigError
 from tiercache.units import GIB, KIB, MIB
 
 _IMAGES = Reading(
@@ -183,3 +184,15 @@ SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
     "mount": _MOUNT,
 }
 """By the name that the command line gives them."""
+
+
+def find_workloads(name: str) -> list[Workload]:
+    """A suite, all of them, or a single workload of one. ConfigError says which there are."""
+    everything = [workload for suite in SUITES.values() for workload in suite]
+    if name == "all":
+        return everything
+    found = list(SUITES.get(name, ())) or [workload for workload in everything if workload.name == name]
+    if not found:
+        parts = [workload.name for workload in everything if workload.name not in SUITES]
+        raise ConfigError(f"there is no workload {name!r}; there are: {', '.join([*SUITES, 'all', *parts])}")
+    return found

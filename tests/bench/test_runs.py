@@ -206,6 +206,7 @@ def test_wrong_arguments_are_told_before_anything_is_done(arguments: list[str], 
         (["--rounds=0"], "argument --rounds: 0 is not above 0"),
         (["--rounds=x"], "argument --rounds: invalid int value: 'x'"),
         (["--driver=none"], "argument --driver: invalid choice"),
+        (["another"], "unrecognized arguments: another"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )

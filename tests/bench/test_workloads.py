@@ -8,8 +8,9 @@ import pytest
 
 from tiercache.bench.dataset import DataSet, describe, digest_of, generate, random_bytes, shuffled
 from tiercache.bench.phases import Phase
-from tiercache.bench.suites import SUITES
+from tiercache.bench.suites import SUITES, find_workloads
 from tiercache.bench.workloads import Naming, Order, Reading, Saving, Workload
+from tiercache.errors import ConfigError
 from tiercache.units import MIB
 
 WORKLOADS = [workload for suite in SUITES.values() for workload in suite]
@@ -41,6 +42,17 @@ def test_a_small_scale_leaves_a_little_of_everything(workload: Workload) -> None
         case Naming():
             assert small.directories >= 2
             assert small.created >= 6 or Phase.CREATE not in small.phases
+
+
+def test_a_name_is_that_of_a_suite_of_all_or_of_one_workload() -> None:
+    assert find_workloads("mount") == list(SUITES["mount"])
+    assert find_workloads("smallfiles") == list(SUITES["smallfiles"])  # the suite, not its part of the same name
+    assert find_workloads("all") == WORKLOADS
+    assert [workload.name for workload in find_workloads("mount-tree")] == ["mount-tree"]
+    with pytest.raises(
+        ConfigError, match="no workload 'x'; there are: smallfiles, .*, all, smallfiles-4, .*mount-tree"
+    ):
+        find_workloads("x")
 
 
 def test_the_same_seed_makes_the_same_files_and_another_makes_others(tmp_path: Path) -> None:
