@@ -50,7 +50,7 @@ def test_a_name_is_that_of_a_suite_of_all_or_of_one_workload() -> None:
     assert find_workloads("all") == WORKLOADS
     assert [workload.name for workload in find_workloads("mount-tree")] == ["mount-tree"]
     with pytest.raises(
-        ConfigError, match="no workload 'x'; there are: smallfiles, .*, all, smallfiles-4, .*mount-tree"
+        ConfigError, match=r"no workload 'x'; there are: smallfiles, .*, all, smallfiles-4, .*mount-tree"
     ):
         find_workloads("x")
 
