@@ -135,12 +135,14 @@ class Tree:
 
     def put_names(self, key: Key, entry: Entry) -> Entry:
         """``put`` for a file and all its names (hard links): they differ in nothing but the ids of their versions."""
-        if entry.link_count > 1:
+        if entry.link_count == 1:
+            return self.put(key, entry)
+        with self.catalog.batch():  # one commit, not one for each of what may be thousands
             for name in self.names_of(entry.inode):
                 if name != key:
                     version = version_id(self.origin_id, name, entry.etag) if entry.version else entry.version
                     self.put(name, entry._replace(version=version))
-        return self.put(key, entry)
+            return self.put(key, entry)
 
     def with_staged(self, entry: Entry) -> Entry:
         """What the origin told of a name, with the bytes that were written here under another name of the file."""
