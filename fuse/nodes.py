@@ -85,10 +85,9 @@ class Nodes:
         """A directory lost its name; its attributes are still asked for by who has it open."""
         self._removed[entry.inode] = entry._replace(link_count=0)
 
-    def attr_of_removed(self, inode: int) -> Attr | None:
-        """The attributes of a removed directory, None for any other inode."""
-        entry = self._removed.get(inode)
-        return None if entry is None else self.attr(entry)
+    def removed_entry(self, inode: int) -> Entry | None:
+        """The last entry of a removed directory, None for any other inode."""
+        return self._removed.get(inode)
 
     def forgotten(self, inode: int) -> None:
         """The kernel dropped the inode."""

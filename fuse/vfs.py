@@ -76,11 +76,11 @@ class Vfs:
         inode = self._nodes.inode(node)
         try:
             return self._nodes.attr(await self._namespace.getattr(inode))
-        except Changed:
-            removed = self._nodes.attr_of_removed(inode)
-            if removed is None:
+        except (Absent, Changed):
+            left = self._namespace.nameless(inode) or self._nodes.removed_entry(inode)
+            if left is None:
                 raise
-            return removed
+            return self._nodes.attr(left)
 
     async def setattr(
         self,
@@ -259,8 +259,11 @@ class Vfs:
         if handle is None:
             return None
         try:
-            entry = handle.entry
-            verdict = self._pages.opened(inode, content_of(entry), handle.lendable())
+            entry, fd = handle.entry, handle.lendable()
+            if fd is None and not handle.is_here():
+                handle.close_reader()
+                return None
+            verdict = self._pages.opened(inode, content_of(entry), fd)
         except BaseException as error:
             handle.close_reader()
             if isinstance(error, Mixed):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from tiercache.cache import VersionRef
 from tiercache.engine.entries import now_ns, staged_entry
@@ -31,8 +32,8 @@ class Files:
 
     # -- opening ------------------------------------------------------------------------------------
 
-    async def open(self, key: Key, *, write: bool, truncate: bool, append: bool) -> Handle:
-        """Open the file that ``key`` names now; ``truncate`` empties it."""
+    async def open(self, key: Key, *, write: bool, truncate: bool, append: bool, bring: bool = False) -> Handle:
+        """Open the file that ``key`` names now; ``truncate`` empties it, and ``bring`` fetches a small one first."""
         entry = await self._names.lookup(key)
         require_bytes(key, entry)
         live = self._tree.live.obtain(entry.inode, key, entry)
@@ -40,6 +41,8 @@ class Files:
         try:
             if truncate:
                 await self._writes.truncate(live, 0)
+            elif bring and not handle.is_here():
+                await self._bring(handle)
             else:
                 handle.attach()
         except BaseException:
@@ -148,11 +151,26 @@ class Files:
 
     async def read_version(self, handle: Handle, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
         """Read through the cache, with read-ahead for this handle."""
+        with self._reading(handle, version, offset, length):
+            return await self._cache.read(version, offset, length)
+
+    async def _bring(self, handle: Handle) -> None:
+        """Fetch the whole of a small version. It is read next, and one that was replaced at the origin meanwhile is
+        noticed before the kernel has taken its length for the file's."""
+        version = handle.version
+        assert version is not None
+        with self._reading(handle, version, 0, version.size_bytes):
+            await self._cache.ensure(version, 0, version.size_bytes)
+        handle.attach()
+
+    @contextmanager
+    def _reading(self, handle: Handle, version: VersionRef, offset: int, length: int) -> Iterator[None]:
+        """Read-ahead looks on. What the origin no longer has is Changed, and its name is asked for again."""
         if handle.window is None:
             handle.window = self._readahead.window()
         self._readahead.observe(handle.window, version, offset, length)
         try:
-            return await self._cache.read(version, offset, length)
+            yield
         except (Changed, Absent) as error:
             if handle.key is not None:
                 self._expire(handle.key)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tiercache.cache import VersionRef
 from tiercache.engine.live import LiveInode, live_entry
 from tiercache.errors import ReadOnly, Unsupported
-from tiercache.model import Entry, Key
+from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key
 
 if TYPE_CHECKING:
     from tiercache.engine.files import Files
@@ -84,6 +84,13 @@ class Handle:
         if self._fd is None and self._live.staged is None and self.version is not None:
             self._fd = self._files.open_complete(self.version)
         return self._fd is not None
+
+    def is_here(self) -> bool:
+        """Whether what is read lies in a local file, or is more than an open fetches."""
+        version = self.version
+        if self._live.staged is not None or version is None or version.size_bytes > BLOCK_SIZE_BYTES:
+            return True
+        return self._files.readable(version) is not None
 
     def share(self, other: Handle) -> None:
         """Read the local file that ``other`` has open: it may have no name any more."""

@@ -169,6 +169,11 @@ class Namespace:
             key = self._live_key_of(inode)
         return key
 
+    def nameless(self, inode: int) -> Entry | None:
+        """The entry of a file that lost its name, to us or to others, while it is open."""
+        live = self.tree.live.get(inode)
+        return live_entry(live) if live is not None and live.key is None else None
+
     def _live_key_of(self, inode: int) -> Key:
         """As ``key_of``, but Changed (ESTALE) for an inode without a name: the kernel then looks the name up again."""
         try:
@@ -191,7 +196,8 @@ class Namespace:
         live = self.tree.live.get(inode)
         if live is not None and live.key is None:
             return self.files.open_unlinked(live, write=write, append=append)
-        return await self.files.open(await self._present_key(inode), write=write, truncate=truncate, append=append)
+        key = await self._present_key(inode)
+        return await self.files.open(key, write=write, truncate=truncate, append=append, bring=read and not write)
 
     def open_known(self, inode: int) -> Handle | None:
         """As ``open`` for reading where the catalog can answer alone, else None."""
