@@ -363,7 +363,7 @@ def test_pipes_sockets_and_devices_live_on_a_file_tree(on_posix: Mounted) -> Non
     assert os.listdir(on_posix.source.directory) == []
 
 
-def test_space_is_plausible(root: Path) -> None:
+def test_space_is_plausible(mounted: Mounted, root: Path) -> None:
     """C28."""
     space = os.statvfs(root)
     assert space.f_blocks > 0
@@ -372,6 +372,22 @@ def test_space_is_plausible(root: Path) -> None:
     assert space.f_namemax == 255
     df = subprocess.run(["df", "-k", root], capture_output=True, text=True, check=True, timeout=30).stdout
     assert "tiercache" in df
+    for options in ("-k", "-i", "-PT"):
+        line = subprocess.check_output(["df", options, root], text=True, timeout=30).splitlines()[-1]
+        assert all(0 <= int(word) < 2**63 for word in line.split() if word.isdecimal())
     with open(root / "sparse", "wb") as file:
-        file.truncate(10_000_000)
-    assert (root / "sparse").stat().st_blocks * 512 <= 10_000_000 + 4096
+        file.truncate(100_000_000)
+        file.seek(50_000_000)
+        file.write(b"x")
+        check_disk_usage(root)
+    check_disk_usage(root)
+    mounted.drain()
+    check_disk_usage(root)
+
+
+def check_disk_usage(root: Path) -> None:
+    """A sparse file takes at most its length, and what it takes is not nothing."""
+    used = int(subprocess.check_output(["du", "-s", "-B1", "sparse"], cwd=root, text=True, timeout=30).split()[0])
+    length = subprocess.check_output(["du", "-s", "-b", "sparse"], cwd=root, text=True, timeout=30).split()[0]
+    assert length == "100000000"
+    assert 0 < used <= 100_000_000 + 4096
