@@ -217,6 +217,7 @@ def test_an_aborted_connection_does_not_keep_the_engine_from_mounting_again(moun
     descriptor = os.open(root / "file", os.O_RDONLY)
     mountpoints.abort(str(root))
     wait_for(lambda: not is_mounted(root))
-    os.close(descriptor)
+    with contextlib.suppress(OSError):  # closed all the same; a driver whose closes are told to it cannot be told
+        os.close(descriptor)
     mount_when_gone(mounted)
     assert (root / "file").read_bytes() == b"x"
