@@ -8,12 +8,13 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from tiercache.bench.peers.choice import KINDS, parse_against
+from tiercache.bench.report import Report
 from tiercache.bench.run import Plan, run
 from tiercache.bench.slowness import parse_slowness
 from tiercache.bench.suites import SUITES, find_workloads
@@ -37,13 +38,22 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, end_orderly)
-    with work_directory(options.work_dir) as directory:
-        report = run(plan, directory)
+    report = None
+    try:
+        with work_directory(options.work_dir) as directory:
+            for report in run(plan, directory):  # noqa: B007 - the last one counts, also when no more will come
+                pass
+    finally:
+        if report is not None:
+            _publish(report, outputs)
+    return 0
+
+
+def _publish(report: Report, outputs: Mapping[str, Path]) -> None:
     print_report(report)
     for kind, path in outputs.items():
         write_output(report, kind, path)
         print(f"wrote {path}")
-    return 0
 
 
 def end_orderly(number: int, frame: object) -> NoReturn:
@@ -64,7 +74,7 @@ def work_directory(parent: str | None) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def write_output(report: Any, kind: str, path: Path) -> None:
+def write_output(report: Report, kind: str, path: Path) -> None:
     """Write the report as ``json``, ``html`` or ``png``."""
     if kind == "json":
         report.write_json(path)

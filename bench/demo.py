@@ -65,7 +65,7 @@ def _demonstrate(options: argparse.Namespace) -> None:
         rounds=options.rounds,
     )
     with work_directory(None) as directory:
-        report = run(plan, directory, prepare=prepare)
+        *_, report = run(plan, directory, prepare=prepare)
     print_report(report)
     for kind in ("html", "png"):
         path = Path(f"report.{kind}")

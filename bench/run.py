@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,11 @@ class Plan:
     """The figures will not count: the machine's page cache is left alone, and with it everybody else's speed."""
 
 
-def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None = None) -> Report:
+def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None = None) -> Iterator[Report]:
     """Run a plan. ``directory`` is empty and on the disk that is to be measured.
 
-    ``prepare`` may put data sets of its own onto the stage before the workloads run.
+    Gives the report so far after each workload, so that a run that is ended early has not been for nothing; the last
+    one is of everything. ``prepare`` may put data sets of its own onto the stage before the workloads run.
     """
     machine = describe_machine(directory)
     busy = is_busy()
@@ -90,24 +91,21 @@ def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None 
         machine |= {peer.name: peer.version() for peer in peers}
         if prepare is not None:
             prepare(stage)
-        for workload in workloads:
+        for number, workload in enumerate(workloads, 1):
             run_workload(stage, workload)
-        notes = [
-            *about_place(place),
-            *([f"No mount was measured: {no_mount}."] if no_mount else []),
-            *([BUSY] if busy else []),
-            *missing,
-            *stage.notes,
-            *stage_notes(stage, workloads, directory),
-        ]
-    return make_report(
-        plan.title,
-        workloads,
-        stage.epochs,
-        settings=_settings(plan, place),
-        machine=machine,
-        notes=notes,
-    )
+            done, left = workloads[:number], [each.name for each in workloads[number:]]
+            notes = [
+                *([f"The run was ended before {', '.join(left)}."] if left else []),
+                *about_place(place),
+                *([f"No mount was measured: {no_mount}."] if no_mount else []),
+                *([BUSY] if busy else []),
+                *missing,
+                *stage.notes,
+                *stage_notes(stage, done, directory),
+            ]
+            yield make_report(
+                plan.title, done, stage.epochs, settings=_settings(plan, place), machine=machine, notes=notes
+            )
 
 
 def run_workload(stage: Stage, workload: Workload) -> None:

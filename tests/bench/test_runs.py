@@ -19,8 +19,11 @@ from tiercache.bench import node
 from tiercache.bench.cli import main
 from tiercache.bench.peers.choice import KINDS
 from tiercache.bench.realfiles import copy_real_files, find_real_files
+from tiercache.bench.stage import Stage
+from tiercache.bench.suites import SUITES
 from tiercache.bench.targets import DIRECTORY, MOUNT, OURS_CAT, OURS_OPEN, PLAIN_OPEN, S3FS_OPEN
-from tiercache.errors import ConfigError
+from tiercache.bench.workloads import Saving
+from tiercache.errors import ConfigError, TierCacheError
 from tiercache.fuse.mountpoint import mounts
 
 READING = {"cold", "warm", "disk-warm"}
@@ -219,3 +222,28 @@ def test_a_mistake_in_the_arguments_is_one_line_and_status_2(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("tiercache: bench: ")
     assert told in line
+
+
+def test_what_was_measured_before_a_failure_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second part cannot make its data set."""
+    for name in ("work", "origin"):
+        (tmp_path / name).mkdir()
+
+    def fail(stage: Stage, workload: Saving) -> None:
+        raise TierCacheError("no more")
+
+    monkeypatch.setattr("tiercache.bench.run.run_saving", fail)
+    monkeypatch.setattr(
+        "tiercache.bench.cli.find_workloads", lambda name: [*SUITES["largefile"], *SUITES["checkpoint"]]
+    )
+    arguments = [
+        "--quick", "--rounds=1", "--scale=0.1", "--no-mount", f"--origin={tmp_path / 'origin'}",
+        f"--work-dir={tmp_path / 'work'}", f"--json={tmp_path / 'r.json'}",
+    ]  # fmt: skip
+    with pytest.raises(TierCacheError, match="no more"):
+        main(["all", *arguments])
+    assert "The run was ended before checkpoint, checkpoint-fsync." in capsys.readouterr().out
+    assert phases_of(json.loads((tmp_path / "r.json").read_text())) == PHASES["largefile"]
+    assert list((tmp_path / "work").iterdir()) == []
