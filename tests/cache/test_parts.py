@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rig.cache_rig import BS
 from tiercache.cache.open_files import OpenFile, OpenFiles
-from tiercache.cache.overflow import Overflow
+from tiercache.cache.overflow import IDLE_ROUNDS, Overflow
 from tiercache.cache.residency import Residency, blocks_of, runs
 from tiercache.checksum import block_checksums
-from tiercache.memory import Memory
+from tiercache.memory import Memory, Purpose
 from tiercache.model import Tier, VersionId
 from tiercache.tier import FileIdentity
 from tiercache.units import MIB
@@ -79,6 +79,34 @@ def test_overflow_keeps_the_last_blocks_within_its_bound() -> None:
     assert overflow.used_bytes == 2 * BS + 1
     overflow.drop(TWO)
     assert (overflow.get(TWO, 5), overflow.get(TWO, 6), overflow.used_bytes) == (None, None, BS)
+
+
+def test_what_overflows_goes_when_nobody_comes_back_to_it() -> None:
+    """Its memory is free for others then; a look at it in time keeps it."""
+    memory = Memory(1024 * MIB)
+    overflow = Overflow(memory)
+    overflow.put(ONE, 0, memoryview(bytes(BS)))
+    for _ in range(IDLE_ROUNDS - 1):
+        overflow.age()
+    assert overflow.get(ONE, 0) == bytes(BS)
+    for _ in range(IDLE_ROUNDS - 1):
+        overflow.age()
+    assert memory.used_bytes() == BS
+    overflow.age()
+    assert (overflow.get(ONE, 0), memory.used_bytes()) == (None, 0)
+
+
+def test_overflow_gives_back_what_is_beyond_its_share() -> None:
+    """When somebody would have to wait, the oldest blocks beyond the guaranteed share go, and no more than needed."""
+    memory = Memory(128 * MIB)
+    overflow = Overflow(memory)
+    overflow.put(ONE, 0, memoryview(bytes(8 * BS)))
+    assert memory.piece_bytes(Purpose.OVERFLOW) == 4 * BS
+    overflow.give_back(BS + 1)
+    assert overflow.used_bytes == memory.used_bytes() == 6 * BS
+    assert overflow.get(ONE, 1) is None
+    overflow.give_back(100 * BS)
+    assert overflow.used_bytes == memory.used_bytes() == 4 * BS
 
 
 def test_open_files_are_bounded_and_closed(tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ class Cache:
         """Keep the free-space floor while others fill the disk; a service that runs until it is cancelled."""
         while True:
             await trio.sleep(interval_s)
+            self._overflow.age()
             for tier in self._copies.tiers.values():
                 tier.trim()
 

@@ -8,6 +8,8 @@ from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, VersionId
 
 OVERFLOW_BYTES = 64 * 1024 * 1024
+IDLE_ROUNDS = 30
+"""Blocks that nobody has come back to for so many rounds of ``age`` are of no use."""
 
 
 class Overflow:
@@ -17,11 +19,13 @@ class Overflow:
         self._memory = memory
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
+        self._idle_rounds = 0
         self._blocks: OrderedDict[tuple[VersionId, int], bytes] = OrderedDict()
 
     def get(self, version: VersionId, block: int) -> bytes | None:
         data = self._blocks.get((version, block))
         if data is not None:
+            self._idle_rounds = 0
             self._blocks.move_to_end((version, block))
         return data
 
@@ -34,6 +38,13 @@ class Overflow:
         for place in [place for place in self._blocks if place[0] == version]:
             self._pop(place)
 
+    def age(self) -> None:
+        """A round went by. An idle engine does not go on holding what its last readers streamed."""
+        self._idle_rounds += 1
+        if self._idle_rounds >= IDLE_ROUNDS:
+            for place in list(self._blocks):
+                self._pop(place)
+
     def give_back(self, wanted_bytes: int) -> None:
         """Somebody has to wait for memory: drop what is kept beyond the share that is ours, oldest first."""
         own_bytes = self._memory.piece_bytes(Purpose.OVERFLOW)
@@ -44,6 +55,7 @@ class Overflow:
     def _put(self, version: VersionId, block: int, data: memoryview) -> None:
         if (version, block) in self._blocks:
             self._pop((version, block))
+        self._idle_rounds = 0
         size_bytes = len(data)
         while self._blocks and self.used_bytes + size_bytes > self.capacity_bytes:
             self._pop(next(iter(self._blocks)))
