@@ -96,6 +96,23 @@ def test_what_overflows_goes_when_nobody_comes_back_to_it() -> None:
     assert (overflow.get(ONE, 0), memory.used_bytes()) == (None, 0)
 
 
+def test_unread_blocks_are_not_pushed_out_by_promises() -> None:
+    """There is room for as many as fit beside those that somebody still reads; blocks read to their end make way."""
+    overflow = Overflow(Memory(1024 * MIB), 3 * BS)
+    assert overflow.promise(2 * BS)
+    assert not overflow.promise(2 * BS)
+    overflow.put(ONE, 0, memoryview(bytes(2 * BS)))
+    overflow.settle(2 * BS)
+    assert not overflow.promise(2 * BS)
+    overflow.read_to_end(ONE, 1)
+    assert overflow.promise(2 * BS)
+    overflow.put(TWO, 0, memoryview(bytes(2 * BS)))
+    overflow.settle(2 * BS)
+    assert overflow.get(ONE, 0) is not None
+    assert overflow.get(ONE, 1) is None
+    assert overflow.used_bytes == 3 * BS
+
+
 def test_overflow_gives_back_what_is_beyond_its_share() -> None:
     """When somebody would have to wait, the oldest blocks beyond the guaranteed share go, and no more than needed."""
     memory = Memory(128 * MIB)

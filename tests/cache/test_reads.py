@@ -15,9 +15,10 @@ from rig.memory_origin import Request
 from tiercache.cache import Cache, Location, VersionRef
 from tiercache.config import FetchConfig
 from tiercache.errors import Absent, IsDirectory
+from tiercache.memory import SMALLEST_BYTES, Purpose
 from tiercache.model import Tier
 from tiercache.origins.posix import PosixOrigin
-from tiercache.units import MIB
+from tiercache.units import KIB, MIB
 
 
 def file_bytes(location: Location) -> bytes:
@@ -196,3 +197,19 @@ async def test_a_file_tree_is_an_origin_too(rig: Rig, tmp_path: Path) -> None:
     async with rig.start() as run:
         assert await run.cache.read(version, 10, BS) == data[10 : BS + 10]
         assert run.cache.locate(version) is not None
+
+
+@trio_test
+async def test_many_streaming_readers_do_not_fetch_for_each_other(rig: Rig) -> None:
+    """Objects that no tier takes, read in small steps by more readers than there is memory for blocks: who has none
+    reads just its bytes. So the origin is asked for little more than is read, and not for a block at each step."""
+    readers, step = 12, 256 * KIB
+    contents = [bytes_of(str(number), 2 * BS) for number in range(readers)]
+    versions = [rig.put(str(number), data) for number, data in enumerate(contents)]
+    async with rig.start(nvme_bytes=BS, memory_bytes=SMALLEST_BYTES) as run:
+        for offset in range(0, 2 * BS, step):
+            for version, data in zip(versions, contents, strict=True):
+                assert await run.cache.read(version, offset, step) == data[offset : offset + step]
+        asked_bytes = sum(request.length for request in rig.origin.requests)
+        assert asked_bytes <= 2 * sum(map(len, contents))
+        assert run.memory.used_bytes() == run.memory.used_bytes(Purpose.OVERFLOW) <= SMALLEST_BYTES // 4

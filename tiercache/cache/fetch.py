@@ -142,6 +142,8 @@ class Fetcher:
             finally:
                 self._end(version, flight, outcome)
                 del outcome  # each listener has taken what it wants of it
+                if flight.on_end is not None:
+                    flight.on_end(flight.length)
                 self._memory.release(purpose, charge)
 
     async def _fetch(self, version: VersionRef, state: VersionState, flight: Flight) -> memoryview:

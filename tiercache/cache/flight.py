@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from tiercache.errors import TierCacheError
@@ -88,11 +90,13 @@ class Assembly:
 class Flight:
     """The blocks ``blocks`` of one version on their way. It ends exactly once: it lands or it fails."""
 
-    __slots__ = ("ahead", "blocks", "length", "listeners", "offset")
+    __slots__ = ("ahead", "blocks", "length", "listeners", "offset", "on_end")
 
     def __init__(self, blocks: range, size_bytes: int, *, ahead: bool = False) -> None:
         self.ahead = ahead
         """Nobody waited when it was sent: its bytes are those of read-ahead, and taken already."""
+        self.on_end: Callable[[int], None] | None = None
+        """Called with its length once it has ended, well or not."""
         self.blocks = blocks
         self.offset = blocks.start * BLOCK_SIZE_BYTES
         self.length = min(blocks.stop * BLOCK_SIZE_BYTES, size_bytes) - self.offset

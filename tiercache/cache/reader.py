@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import trio
@@ -109,10 +109,15 @@ class Reader:
             return Ahead(sent_bytes, offset + length)
         with self._states.use(version) as state:
             missing = [block for block in blocks_of(offset, length) if self._is_missing(version, state, block)]
-            for run in runs(missing, self._fetcher.blocks_per_request):
-                flight = self._fetcher.start_ahead(version, state, run)
+            streamed = self._is_streamed(version)
+            for run in runs(missing, 1 if streamed else self._fetcher.blocks_per_request):
+                promised = streamed and self._overflow.promise(_length_of(version, run))
+                flight = self._fetcher.start_ahead(version, state, run) if promised or not streamed else None
                 if flight is None:
+                    if promised:
+                        self._overflow.settle(_length_of(version, run))
                     return Ahead(sent_bytes, max(offset, run.start * BLOCK_SIZE_BYTES))
+                flight.on_end = self._overflow.settle if promised else None
                 sent_bytes += flight.length
         return Ahead(sent_bytes, offset + length)
 
@@ -176,6 +181,8 @@ class Reader:
     async def _assemble(self, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
         blocks = blocks_of(offset, length)
         with self._states.use(version) as state:
+            if state.residency.empty and self._is_streamed(version):
+                return await self._stream(version, state, offset, length)
             for attempt in range(MAX_ATTEMPTS):
                 await self._verifier.check(version, state, blocks)
                 if not attempt:
@@ -193,6 +200,30 @@ class Reader:
                 finally:
                     assembly.forget()
         return await self._read_past_tiers(version, offset, length)
+
+    def _is_streamed(self, version: VersionRef) -> bool:
+        """Whether no tier is for objects of this size, so that its bytes only pass through memory."""
+        return not any(tier.takes(version.size_bytes) for tier in self._copies.tiers.values())
+
+    async def _stream(self, version: VersionRef, state: VersionState, offset: int, length: int) -> bytes | memoryview:
+        """By whole blocks as long as there is memory to keep them for the next step of the reader; else these bytes and
+        no more."""
+        blocks = blocks_of(offset, length)
+        self._count(version, state, blocks, length)
+        missing = [block for block in blocks if self._is_missing(version, state, block)]
+        missing_bytes = sum(_length_of(version, range(block, block + 1)) for block in missing)
+        if missing and not self._overflow.promise(missing_bytes):
+            return await self._read_past_tiers(version, offset, length)
+        assembly = Assembly(offset, length)
+        try:
+            self._send_for(version, state, blocks, assembly, on_end=self._overflow.settle)
+            await assembly.wait()
+            return assembly.result()
+        finally:
+            assembly.forget()
+            for block in blocks:
+                if (block + 1) * BLOCK_SIZE_BYTES <= offset + length:
+                    self._overflow.read_to_end(version.id, block)
 
     async def _read_past_tiers(self, version: VersionRef, offset: int, length: int) -> memoryview:
         charge = await self._memory.take(Purpose.FETCH, length)
@@ -213,7 +244,15 @@ class Reader:
             return None
         return await self._read_resident(version, state, assembly.offset, assembly.length)
 
-    def _send_for(self, version: VersionRef, state: VersionState, blocks: range, assembly: Assembly) -> None:
+    def _send_for(
+        self,
+        version: VersionRef,
+        state: VersionState,
+        blocks: range,
+        assembly: Assembly,
+        *,
+        on_end: Callable[[int], None] | None = None,
+    ) -> None:
         """Everything that is not in the file: join what is in flight, take what is in memory, fetch the rest."""
         missing: list[int] = []
         for block in blocks:
@@ -226,7 +265,9 @@ class Reader:
             else:
                 missing.append(block)
         for run in runs(missing, self._fetcher.blocks_per_request):
-            assembly.expect(self._fetcher.start(version, state, run))
+            flight = self._fetcher.start(version, state, run)
+            flight.on_end = on_end
+            assembly.expect(flight)
 
     async def _put_resident(
         self, version: VersionRef, state: VersionState, resident: Iterable[int], assembly: Assembly
@@ -269,6 +310,11 @@ class Reader:
         self._count_origin_bytes.inc(length)
         for files in self._copies.tiers.values():
             files.policy.access(version.id)
+
+
+def _length_of(version: VersionRef, blocks: range) -> int:
+    start = blocks.start * BLOCK_SIZE_BYTES
+    return min(blocks.stop * BLOCK_SIZE_BYTES, version.size_bytes) - start
 
 
 def _read_and_close(fd: int, offset: int, length: int) -> bytes:
