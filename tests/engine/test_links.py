@@ -349,3 +349,57 @@ def test_a_file_is_found_by_the_name_that_others_left_it(posix_ground: Ground, h
             assert (await names.lookup(ground.key(left))).inode == inode
 
     run(scenario)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("how", ["unlink", "rename", "rename over", "publish"])
+def test_written_bytes_stay_with_the_other_name_while_the_origin_takes_none(
+    posix_ground: Ground, how: str, restart: bool
+) -> None:
+    """Whichever of the names they were written under."""
+    ground = posix_ground
+    ground.put("a", b"old")
+    ground.put("c", b"another")
+    profiles = {"general": {**NO_TTL["general"], "upload": False}}
+
+    async def part() -> None:
+        async with ground.engine(profiles=profiles) as (_, names):
+            await linked(ground, names)
+            for gone, stays in (("a", "b"), ("b", "a")):
+                await write_file(names, ground.key(gone), b"new bytes")
+                match how:
+                    case "unlink":
+                        await names.unlink(ground.key(gone))
+                    case "rename":
+                        await names.rename(ground.key(gone), ground.key("d"))
+                        assert await read_file(names, ground.key("d")) == b"new bytes"
+                    case "rename over":
+                        await names.copy(ground.key("c"), ground.key("e"))
+                        await names.rename(ground.key("e"), ground.key(gone))
+                        assert await read_file(names, ground.key(gone)) == b"another"
+                    case "publish":
+                        await publish(ground, names, gone, b"published")
+                        assert await read_file(names, ground.key(gone)) == b"published"
+                assert await read_file(names, ground.key(stays)) == b"new bytes"
+                if how != "rename":
+                    break
+                await names.rename(ground.key("d"), ground.key(gone))
+            if not restart:
+                await check(names)
+
+    async def check(names: Namespace) -> None:
+        assert await read_file(names, ground.key("b")) == b"new bytes"
+        entries = [entry for name, entry in await names.list(ground.root) if name == b"b"]
+        assert [entry.size_bytes for entry in entries] == [9]
+
+    async def look() -> None:
+        async with ground.engine(profiles=profiles) as (_, names):
+            await check(names)
+        async with ground.engine(profiles=NO_TTL) as (engine, names):
+            await drained(engine)
+            assert ground.get("b") == b"new bytes"
+            assert await read_file(names, ground.key("b")) == b"new bytes"
+
+    run(part)
+    if restart:
+        run(look)

@@ -303,3 +303,25 @@ def until(path: Path, old: bytes) -> bytes:
 
     wait_for(changed)
     return found
+
+
+def test_a_linked_file_that_is_being_written_can_lose_and_change_names(on_posix: Mounted) -> None:
+    root = on_posix.path
+    (root / "a").write_bytes(b"old")
+    os.link(root / "a", root / "b")
+    os.link(root / "a", root / "c")
+    with (root / "a").open("r+b", buffering=0) as file:
+        file.write(b"new bytes")
+        (root / "a").rename(root / "d")
+        file.write(b", and more")
+        (root / "c").unlink()
+        (root / "e").write_bytes(b"another")
+        (root / "e").rename(root / "d")
+        file.write(b" of them")
+        assert (root / "b").read_bytes() == b"new bytes, and more of them"
+    assert {path.name: path.read_bytes() for path in root.iterdir()} == {
+        "b": b"new bytes, and more of them",
+        "d": b"another",
+    }
+    on_posix.drain()
+    assert on_posix.source.get("b") == b"new bytes, and more of them"

@@ -127,7 +127,9 @@ class ClientFiles:
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
         if replaced is not None:
-            replaced = await self._parting.prepare(key, replaced)
+            # What was made from bytes that are not there yet waits for them: it goes up only over these.
+            made_from = record.condition is ConditionKind.IF_MATCH
+            replaced = await self._parting.prepare(key, replaced, arrive=made_from)
         at_ns = now_ns()
         attributes = record.attributes or Attributes(0o644, os.getuid(), os.getgid(), at_ns)
         entry = staged_entry(

@@ -20,17 +20,20 @@ class Parting:
         self._files = files
         self._writes = writes
 
-    async def settle(self, key: Key, entry: Entry) -> Entry:
-        """What is staged of a file with further names is theirs too: it goes to the origin. Returns the entry as it is
-        then."""
-        if not entry.staged or (entry.link_count == 1 and len(self._tree.names_of(entry.inode)) == 1):
+    async def settle(self, key: Key, entry: Entry, *, arrive: bool = False) -> Entry:
+        """What is staged of a file with further names is theirs too: it stays with one of them, or goes to the origin
+        when we know none or they have to ``arrive``. Returns the entry of what remains to be done with the name."""
+        others = [name for name in self._tree.names_of(entry.inode) if name != key]
+        if not entry.staged or (entry.link_count == 1 and not others):
             return entry
+        if others and not arrive and await self._writes.leave_with(others[0], key, entry):
+            return entry._replace(staged=0)
         await self._writes.write_through(key)
         return await self._names.lookup(key)
 
-    async def prepare(self, key: Key, entry: Entry) -> Entry:
+    async def prepare(self, key: Key, entry: Entry, *, arrive: bool = False) -> Entry:
         """The same for a file that loses the name for good: who has it open goes on reading it."""
-        entry = await self.settle(key, entry)
+        entry = await self.settle(key, entry, arrive=arrive)
         live = self._tree.live.get(entry.inode)
         if live is not None:
             await self._files.keep_readable(live)

@@ -183,8 +183,19 @@ class Renames:
             # By its etag: what somebody else wrote since the copy stays.
             await ignoring(Absent, tree, tree.origin.delete, source, entry.etag)
         moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
+        moved = self._as_linked(moved, source, target)
         self._files.rebind(source, entry, target, moved)
         self._move_name(source, target, moved, replaced)
+
+    def _as_linked(self, moved: Entry, source: Key, target: Key) -> Entry:
+        """Another name of a hard-linked file knows of bytes that are staged, or that arrived while one was moved."""
+        tree = self._tree
+        others = [name for name in tree.names_of(moved.inode) if name not in (source, target)]
+        known = tree.entry(others[0]) if others else None
+        if known is None:
+            return moved
+        version = version_id(tree.origin_id, target, known.etag) if known.version else known.version
+        return known._replace(version=version, link_count=moved.link_count, ctime_ns=moved.ctime_ns)
 
     @asynccontextmanager
     async def _giving_way(self, replaced: Entry | None, mover: Entry | None = None) -> AsyncIterator[None]:
@@ -215,12 +226,12 @@ class Renames:
 
     def _move_name(self, source: Key, target: Key, moved: Entry, replaced: Entry | None) -> None:
         tree = self._tree
-        if moved.staged:
+        live = tree.live.get(moved.inode)
+        if moved.staged and live is not None and live.key == source:
             tree.place_staged(moved.inode, target)
         # The new name first, and never absent: who reads the catalog in between finds the file under both.
         tree.put_names(target, moved)
         tree.put(source, absent_entry(now_ns()))
-        live = tree.live.get(moved.inode)
         if live is not None and live.key == source:
             live.key = target
             live.entry = moved

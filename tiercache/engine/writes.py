@@ -450,6 +450,22 @@ class Writes:
             await self.seal_held(live)
             await self._writeback.wait(staged.id)
 
+    async def leave_with(self, other: Key, key: Key, entry: Entry) -> bool:
+        """The staged bytes of a hard-linked file go to the origin under ``other``, another of its names, instead of
+        ``key``. False when they cannot, or have arrived. The caller holds both names."""
+        live, record = self._tree.live.get(entry.inode), self._journal.get(entry.staged)
+        if live is None or record is None or not record.in_place:
+            return False
+        if record.key != key:
+            return True
+        if not await self._writeback.relocate(record.id, other):
+            return False
+        live.key = other
+        self._tree.place_staged(live.inode, other)
+        if not live.writers:
+            await self.seal_held(live)
+        return True
+
     async def write_through_below(self, directory: Key) -> None:
         """The same for every dirty file at or under ``directory``."""
         for live in self._tree.live:

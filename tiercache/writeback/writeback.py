@@ -283,6 +283,18 @@ class WriteBack:
         self._uploader.wake_retractions(record.lane)
         return True
 
+    async def relocate(self, staged_id: int, key: Key) -> bool:
+        """The bytes go to the origin under another name of the same file, once they are sealed again. False when more
+        of the file is on its way, or all of it has arrived."""
+        record = self._journal.get(staged_id)
+        if record is None or len(self._family(record)) > 1 or not await self._hold_back(staged_id):
+            return False
+        record = self._journal.get(staged_id)
+        if record is None:
+            return False
+        await self._journal.apply(put=[record._replace(key=key)], undo=True)
+        return True
+
     def _forget(self, records: Iterable[StagedRecord]) -> None:
         for record in records:
             self._uploader.forget(record.id)
