@@ -150,3 +150,19 @@ def test_a_name_that_was_renamed_away_can_be_used_at_once(ground: Ground, how: s
                 await names.rename(ground.key("d"), ground.key("a"))
 
     run(scenario)
+
+
+def test_a_dirty_copy_that_is_renamed_leaves_nothing_of_what_it_replaced(ground: Ground) -> None:
+    ground.put("source", b"old")
+    ground.put("a", b"replaced")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL, staging=LATER) as (engine, names):
+            await write_file(names, ground.key("source"), b"new")
+            await names.copy(ground.key("source"), ground.key("a"))
+            await names.rename(ground.key("a"), ground.key("b"))
+            assert await is_absent(ground, names, "a")
+            await drained(engine)
+            assert {name: ground.get(name) for name in ground.names()} == dict.fromkeys(["b", "source"], b"new")
+
+    run(scenario)

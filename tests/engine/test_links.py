@@ -403,3 +403,28 @@ def test_written_bytes_stay_with_the_other_name_while_the_origin_takes_none(
     run(part)
     if restart:
         run(look)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_tree_that_is_removed_takes_no_written_bytes_from_a_name_elsewhere(
+    posix_ground: Ground, elsewhere: bool
+) -> None:
+    ground = posix_ground
+    ground.put("d/a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}, staging={"upload_delay_s": 60}) as (
+            engine,
+            names,
+        ):
+            inode = (await names.lookup(ground.key("d/a"))).inode
+            for name in ("d/b", "e" if elsewhere else "d/e"):
+                await names.link(inode, ground.key(name))
+            await write_file(names, ground.key("d/a"), b"new bytes")
+            await names.remove_tree(ground.key("d"))
+            await drained(engine)
+            assert {name: ground.get(name) for name in ground.names()} == ({"e": b"new bytes"} if elsewhere else {})
+            if elsewhere:
+                assert await read_file(names, ground.key("e")) == b"new bytes"
+
+    run(scenario)

@@ -223,8 +223,8 @@ class Changes:
         tree = self._tree
         staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, directory)]
         for live in staged:
-            assert live.key is not None
-            await self._unlink_held(live.key, keep_directory=False)
+            while live.key is not None and is_below(live.key, directory):
+                await self._part_from_tree(live.key, directory)
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except Absent:
@@ -236,6 +236,13 @@ class Changes:
         for level in directories_by_depth(stats, directory):
             await for_each(tree, level, tree.origin.remove_directory)
         self._forget_tree(directory)
+
+    async def _part_from_tree(self, key: Key, directory: Key) -> None:
+        """A file below a directory that is removed has staged bytes: they go with it, or stay with a name elsewhere."""
+        entry = await self._names.lookup(key)
+        outside = [name for name in self._tree.names_of(entry.inode) if not is_below(name, directory)]
+        if not outside or not await self._writes.leave_with(outside[0], key, entry):
+            await self._unlink_held(key, keep_directory=False)
 
     def _forget_tree(self, directory: Key) -> None:
         tree = self._tree

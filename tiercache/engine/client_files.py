@@ -69,8 +69,8 @@ class ClientFiles:
         known = self._tree.entry(key)
         return None if known is None or known.kind is Kind.ABSENT else known
 
-    async def _copy_newest(self, key: Key, staged: StagedFile) -> None:
-        """Start the file with the name's present bytes, and base it on the version that these are."""
+    async def _copy_newest(self, key: Key, staged: StagedFile, *, base: bool = True) -> None:
+        """Start the file with the name's present bytes, and ``base`` it on the version that these are."""
         while True:
             entry = await self._names.lookup(key)
             live = self._tree.live.get(entry.inode)
@@ -85,7 +85,7 @@ class ClientFiles:
                 if self._tree.entry(key) == entry:
                     raise
                 continue  # its upload ended, or another replaced it, while we copied
-            if await self._base_on(staged, entry, source):
+            if not base or await self._base_on(staged, entry, source):
                 return
 
     async def _base_on(self, staged: StagedFile, entry: Entry, source: StagedFile | None) -> bool:
@@ -179,7 +179,7 @@ class ClientFiles:
         made = staged_entry(attributes_of(entry), self._tree.catalog.new_inode(), staged=0, size_bytes=0)
         staged = await self._writes.stage(target, made, ConditionKind.ALWAYS, published=False)
         try:
-            await self._copy_newest(source, staged)
+            await self._copy_newest(source, staged, base=False)  # a version of another name
         except BaseException:
             await self._writes.unstage(staged)
             raise

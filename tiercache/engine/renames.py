@@ -159,10 +159,11 @@ class Renames:
         self._move_name(source, target, moved, replaced)
 
     async def _left_behind(self, source: Key, entry: Entry) -> str:
-        """The etag of what the origin has under the name of a dirty file, "" if nothing. Where we do not know it the
-        origin is asked: a rename that it cannot answer is refused, and has changed nothing."""
+        """The etag of what the origin has under the name of a dirty file, "" if nothing. Of another file than the one
+        that has the name there we do not know it, and the origin is asked: a rename that it cannot answer is refused,
+        and has changed nothing."""
         record = self._journal.get(entry.staged)
-        if record is None or record.base_etag:
+        if record is None or (record.in_place and record.base_etag):
             return record.base_etag if record is not None else ""
         try:
             stat = await self._tree.call(self._tree.origin.stat, source)
