@@ -78,7 +78,7 @@ class Drain:
             progress(DrainProgress(len(self._ids) - len(left), len(self._ids), left_bytes))
 
     def _sent(self, record: StagedRecord) -> int:
-        attempt = self._uploader.attempt(record.id)
+        attempt = self._uploader.attempts.get(record.id)
         return min(attempt.sent_bytes, record.size_bytes) if attempt is not None else 0
 
     def _result(self) -> DrainResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tiercache.errors import Lost
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Kind, ObjectStat, StagedState
@@ -28,6 +30,19 @@ def is_newer(other: StagedRecord, record: StagedRecord) -> bool:
 def is_being_written_after(other: StagedRecord, record: StagedRecord) -> bool:
     """Whether a client that has not closed ``other`` yet opened it when ``record`` was there to build on."""
     return not other.published and other.id > record.id
+
+
+def newest_sealed(others: Iterable[StagedRecord], record: StagedRecord) -> StagedRecord | None:
+    """Of the staged files of a name the sealed one that makes ``record`` obsolete."""
+    newer = [other for other in others if is_newer(other, record) and other.state is StagedState.SEALED]
+    return max(newer, key=lambda other: other.rank, default=None)
+
+
+def overtaken(others: Iterable[StagedRecord], record: StagedRecord) -> list[StagedRecord]:
+    """Sealed files that had the name before ``record``, and whose turn came after it: they must never go up."""
+    return [
+        other for other in others if other.published and other.state is StagedState.SEALED and is_newer(record, other)
+    ]
 
 
 def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, left_etag: str = "") -> StagedRecord:

@@ -1,55 +1,31 @@
-"""The service that works off sealed files and retractions: which next, how many at a time, and what the outcome means.
-
-Order of a commit, each step repeatable after a crash behind any other:
-origin confirms → the confirmation is durable in the journal → the file becomes a cached version → the catalog is told
-→ the row is dropped, and in the same transaction newer staged files of the name are based on the new version.
-"""
+"""The service that works off sealed files and retractions, and what the outcome of each means."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Protocol
 
 import trio
 
-from tiercache.cache.words import VersionRef, version_ref
 from tiercache.config import UploadConfig
 from tiercache.errors import TierCacheError
 from tiercache.journal import Journal, StagedRecord, next_upload_id
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
-from tiercache.model import Key, ObjectStat, OriginId, StagedState
+from tiercache.model import ObjectStat, StagedState
 from tiercache.origins.base import Origin
 from tiercache.staging import Staging
 from tiercache.writeback.attempt import Attempt, UploadCancelled
+from tiercache.writeback.attempts import Attempts
 from tiercache.writeback.bell import Bell
-from tiercache.writeback.queue import UploadQueue
+from tiercache.writeback.commit import Adopts, Commits
 from tiercache.writeback.retry import Backoff, Failure
-from tiercache.writeback.succession import (
-    based_on,
-    committed_stat,
-    inherit,
-    is_being_written_after,
-    is_newer,
-    one_line,
-    retraction_of,
-)
+from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of
+from tiercache.writeback.turns import Lane, Turns
 from tiercache.writeback.upload import Clash, Damaged, Outcome, Replaced, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
-
-Lane = tuple[OriginId, Key]
-
-
-class Adopts(Protocol):
-    """What write-back needs of the cache."""
-
-    def adopt(self, version: VersionRef, path: str, checksums: bytes) -> bool:
-        """Rename ``path`` into a tier as the complete ``version``; False, and ``path`` untouched, if not admitted."""
-        ...
 
 
 class Uploader:
@@ -73,27 +49,23 @@ class Uploader:
     ) -> None:
         self._journal = journal
         self._staging = staging
-        self._cache = cache
         self._resolve_origin = resolve_origin
         self._memory = memory
         self._metrics = metrics
-        self._on_commit = on_commit
         self._on_state = on_state
         self._on_replaced = on_replaced
         self._delay_s = delay_s
         self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
         self._threads = trio.CapacityLimiter(upload.concurrency)
-        self._queue = UploadQueue(upload.concurrency)
-        self._work = Bell()
         self.changed = Bell()
         """Rings at every change of a record's state, and when a lane falls free."""
         self.failures: dict[int, Failure] = {}
-        # By staged id, the newest last: after a rename the one to the old name may still be ending.
-        self._attempts: dict[int, list[Attempt]] = {}
-        self._busy: dict[Lane, int] = {}
-        self._parked: dict[Lane, set[int]] = {}
-        # Files of cancelled records whose upload still reads them: removed when it ends.
-        self._unwanted: set[int] = set()
+        self.turns = Turns(journal, slots=upload.concurrency, freed=self.changed)
+        self.attempts = Attempts(staging)
+        self._commits = Commits(
+            journal, staging, cache, resolve_origin, metrics=metrics, on_commit=on_commit, on_clean=self._clean
+        )
+        self.finish = self._commits.finish
         # Records that made an earlier one of the same file give way: they are not stopped in their turn, so that a
         # file that is rewritten all the time gets up at last.
         self._displacing: set[int] = set()
@@ -105,21 +77,13 @@ class Uploader:
 
     # -- what others ask for --------------------------------------------------------------------------------------
 
-    def enqueue(self, record: StagedRecord, *, due_s: float = 0.0) -> None:
-        """Let a sealed file or a retraction have its turn, not before ``due_s`` on trio's clock."""
-        for parked in self._parked.values():
-            parked.discard(record.id)
-        size_bytes = 0 if record.state is StagedState.CANCELLED else record.size_bytes
-        self._queue.add(record.id, size_bytes, due_s=due_s, now_s=trio.current_time())
-        self._work.ring()
-
     def enqueue_sealed(self, record: StagedRecord) -> None:
-        """The same with the delay that spares temporary files the way to the origin."""
+        """Let a sealed file have its turn, after the delay that spares temporary files the way to the origin."""
         self.failures.pop(record.id, None)
         delay_s = 0.0 if self.hurried else self._delay_s
-        self.enqueue(record, due_s=trio.current_time() + delay_s if delay_s else 0.0)
+        self.turns.add(record, due_s=trio.current_time() + delay_s if delay_s else 0.0)
         for older in self._journal.at(*record.lane):
-            attempt = self.attempt(older.id)
+            attempt = self.attempts.get(older.id)
             if attempt is not None and older.rank < record.rank:
                 self._stop_for(attempt, record)
 
@@ -130,44 +94,14 @@ class Uploader:
 
     def forget(self, staged_id: int) -> None:
         """The record is gone: stop its upload and everything that was remembered of it."""
-        self._queue.remove(staged_id)
+        self.turns.remove(staged_id)
         self.failures.pop(staged_id, None)
         self._displacing.discard(staged_id)
-        self.stop(staged_id)
-
-    def stop(self, staged_id: int) -> None:
-        """Stop what is under way for this file, without a word about what comes next."""
-        for attempt in self._attempts.get(staged_id, ()):
-            attempt.cancel()
-
-    def attempt(self, staged_id: int) -> Attempt | None:
-        """The upload of this file that is under way."""
-        attempts = self._attempts.get(staged_id)
-        return attempts[-1] if attempts else None
-
-    def unlink_when_idle(self, staged_id: int) -> None:
-        """Remove the file's name now, or when the upload that reads it has ended."""
-        if staged_id in self._attempts:
-            self._unwanted.add(staged_id)
-        else:
-            self._staging.unlink(staged_id)
-
-    def is_queued(self, record: StagedRecord) -> bool:
-        """Whether a retraction waits for its turn and nothing else."""
-        return record.id in self._queue or record.id in self._parked.get(record.lane, ())
-
-    @property
-    def busy_lanes(self) -> list[Lane]:
-        """Names that something is under way for."""
-        return list(self._busy)
-
-    def is_busy(self, lane: Lane) -> bool:
-        return lane in self._busy
+        self.attempts.stop(staged_id)
 
     def hurry(self) -> None:
         """Try everything now, failed ones included."""
-        self._queue.hurry()
-        self._work.ring()
+        self.turns.hurry()
 
     def state_changed(self, record: StagedRecord) -> None:
         """Tell everybody who waits or watches."""
@@ -179,7 +113,7 @@ class Uploader:
         """The record that was to replace their result is not going to do it (any more)."""
         for record in self._journal.retractions(*lane):
             if not self._is_dormant(record):
-                self.enqueue(record)
+                self.turns.add(record)
 
     # -- the service ----------------------------------------------------------------------------------------------
 
@@ -189,34 +123,13 @@ class Uploader:
             async with trio.open_nursery() as nursery:
                 self.running = True
                 task_status.started()
-                while True:
-                    self._start_due(nursery)
-                    with trio.move_on_at(self._queue.next_due_s()):
-                        await self._work.heard()
+                await self.turns.give(nursery, self._work_off)
         finally:
             self.running = False
-            for staged_id in self._attempts:
-                self.stop(staged_id)
+            self.attempts.stop_all()
 
-    def _start_due(self, nursery: trio.Nursery) -> None:
-        while (taken := self._queue.take(trio.current_time())) is not None:
-            staged_id, large = taken
-            record = self._journal.get(staged_id) or self._journal.retraction(staged_id)
-            if record is None or record.state not in (StagedState.SEALED, StagedState.UPLOADING, StagedState.CANCELLED):
-                self._queue.ended(large=large)
-            elif record.lane in self._busy:
-                self._queue.ended(large=large)
-                self._parked.setdefault(record.lane, set()).add(staged_id)
-            else:
-                self._busy[record.lane] = staged_id
-                nursery.start_soon(self._turn, record, large)
-
-    async def _turn(self, taken: StagedRecord, large: bool) -> None:
-        lane = taken.lane
+    async def _work_off(self, record: StagedRecord) -> None:
         try:
-            record = self._journal.get(taken.id) or self._journal.retraction(taken.id)
-            if record is None or record.lane != lane:
-                return  # cancelled, or renamed and queued anew
             if record.state is StagedState.CANCELLED:
                 await self._retract(record)
             elif record.state in (StagedState.SEALED, StagedState.UPLOADING):
@@ -224,26 +137,17 @@ class Uploader:
         except Exception as error:
             # Also what nobody foresaw: one file's trouble must not end the service, and is never forgotten.
             if not isinstance(error, TierCacheError):
-                log.exception("upload of %r failed in an unforeseen way", taken.key)
-            self._failed(taken.id, error)
-        finally:
-            del self._busy[lane]
-            self._queue.ended(large=large)
-            for staged_id in sorted(self._parked.pop(lane, ())):
-                parked = self._journal.get(staged_id) or self._journal.retraction(staged_id)
-                if parked is not None:
-                    self.enqueue(parked)
-            self._work.ring()
-            self.changed.ring()
+                log.exception("upload of %r failed in an unforeseen way", record.key)
+            self._failed(record.id, error)
 
     # -- one upload -----------------------------------------------------------------------------------------------
 
     async def _upload(self, record: StagedRecord) -> None:
-        newer = self._newer_sealed(record)
+        newer = newest_sealed(self._journal.at(*record.lane), record)
         if newer is not None:
             await self._give_way(record, newer)
             return
-        for older in self._overtaken(record):
+        for older in overtaken(self._journal.at(*record.lane), record):
             await self._give_way(older, record)
         record = self._journal.get(record.id) or record  # it may stand on what an older one stood on now
         if record.committed_etag:
@@ -252,8 +156,7 @@ class Uploader:
         record = record._replace(state=StagedState.UPLOADING, attempts=record.attempts + 1)
         # Not durable by itself: recovery takes every sealed file for one that may have been sent.
         self._journal.put_later(put=(record,))
-        attempt = Attempt(record)
-        self._attempts.setdefault(record.id, []).append(attempt)
+        attempt = self.attempts.begin(record)
         self._metrics.uploads_in_flight.inc()
         self.state_changed(record)
         try:
@@ -275,7 +178,7 @@ class Uploader:
         finally:
             self._metrics.uploads_in_flight.dec()
             self._metrics.upload_bytes.inc(attempt.sent_bytes)
-            self._attempt_over(attempt)
+            self.attempts.ended(attempt)
 
     async def _send(self, attempt: Attempt) -> Outcome:
         record = attempt.record
@@ -295,17 +198,6 @@ class Uploader:
             return origin is not None and self._resolve_origin(record) is not origin
         except TierCacheError:
             return False
-
-    def _attempt_over(self, attempt: Attempt) -> None:
-        staged_id = attempt.record.id
-        self._attempts[staged_id].remove(attempt)
-        if self._attempts[staged_id]:
-            return
-        del self._attempts[staged_id]
-        if staged_id in self._unwanted:
-            self._unwanted.discard(staged_id)
-            with suppress(TierCacheError):
-                self._staging.unlink(staged_id)
 
     def _is_current(self, record: StagedRecord) -> bool:
         """Whether the record still wants what this attempt sent: not cancelled, renamed or sealed anew meanwhile."""
@@ -327,66 +219,18 @@ class Uploader:
                 await self._seal_again(record)
 
     async def _confirm(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> None:
-        current = self._journal.get(record.id)
-        assert current is not None
-        confirmed = current._replace(committed_etag=stat.etag, committed_ns=stat.modified_ns)
-        await self._journal.put(confirmed)
+        confirmed = await self._commits.confirm(record, stat)
         # Renamed or unlinked while that was written: the retraction that this left behind sees to the origin's copy.
         if self._is_current(record):
             await self.finish(confirmed, checksums)
 
-    async def finish(self, record: StagedRecord, checksums: bytes) -> None:
-        """The last steps of a commit, for a record whose confirmation is durable. Also called by recovery."""
-        stat = committed_stat(record)
-        others = self._journal.at(*record.lane)
-        newer = [other for other in others if is_newer(other, record) or is_being_written_after(other, record)]
-        adopted = bool(checksums or not record.size_bytes) and not newer and self._adopt(record, stat, checksums)
-        self._on_commit(record, stat)
-        stale = [other.id for other in self._journal.retractions(*record.lane)]
-        self._journal.put_later(put=[based_on(other, record, stat) for other in newer], drop=[record.id, *stale])
-        self._metrics.uploads.labels(outcome="committed").inc()
-        self._discard_bytes(record.id, adopted=adopted)
-        self.failures.pop(record.id, None)
-        self._displacing.discard(record.id)
+    def _clean(self, staged_id: int) -> None:
+        self.failures.pop(staged_id, None)
+        self._displacing.discard(staged_id)
         self._staging.budget.recheck()
         self.changed.ring()
-        await self._journal.flush()
-
-    def _adopt(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> bool:
-        try:
-            version = version_ref(self._resolve_origin(record), record.origin, stat)
-            return self._cache.adopt(version, self._staging.path(record.id), checksums)
-        except (TierCacheError, OSError) as error:
-            # A tier that fails is a tier that misses: the origin has the bytes.
-            log.warning("an uploaded file was not taken into the cache: %s", error)
-            return False
-
-    def _discard_bytes(self, staged_id: int, *, adopted: bool) -> None:
-        try:
-            if adopted:
-                self._staging.closed(staged_id)
-            else:
-                self._staging.delete(staged_id)
-        except TierCacheError as error:
-            log.warning("a staged file that is no longer needed stays until the next start: %s", error)
 
     # -- other ends -----------------------------------------------------------------------------------------------
-
-    def _newer_sealed(self, record: StagedRecord) -> StagedRecord | None:
-        newer = [
-            other
-            for other in self._journal.at(*record.lane)
-            if is_newer(other, record) and other.state is StagedState.SEALED
-        ]
-        return max(newer, key=lambda other: other.rank, default=None)
-
-    def _overtaken(self, record: StagedRecord) -> list[StagedRecord]:
-        """Sealed files that had the name before ``record``, and whose turn came after it: they must never go up."""
-        return [
-            other
-            for other in self._journal.at(*record.lane)
-            if other.published and other.state is StagedState.SEALED and is_newer(record, other)
-        ]
 
     async def _give_way(self, record: StagedRecord, newer: StagedRecord) -> None:
         """A newer sealed file of the name holds all the bytes that count: this one never goes up."""
@@ -399,7 +243,7 @@ class Uploader:
         self.failures.pop(record.id, None)
         self._displacing.discard(record.id)
         await self._journal.flush()
-        self._discard_bytes(record.id, adopted=False)
+        self._commits.discard_bytes(record.id)
         self.changed.ring()
 
     async def _withdraw(self, record: StagedRecord) -> None:
@@ -411,7 +255,7 @@ class Uploader:
         self.failures.pop(record.id, None)
         self._displacing.discard(record.id)
         await self._journal.flush()
-        self._discard_bytes(record.id, adopted=False)
+        self._commits.discard_bytes(record.id)
         self._staging.budget.recheck()
         self.changed.ring()
 
@@ -421,7 +265,7 @@ class Uploader:
             return
         current = self._journal.get(record.id)
         assert current is not None
-        newer = self._newer_sealed(current)
+        newer = newest_sealed(self._journal.at(*current.lane), current)
         if newer is not None:
             await self._give_way(current, newer)
         else:
@@ -432,7 +276,7 @@ class Uploader:
         """A change for which these files were stopped did not come about."""
         for record in records:
             current = self._journal.get(record.id)
-            idle = current is not None and self.attempt(current.id) is None
+            idle = current is not None and self.attempts.get(current.id) is None
             if current is not None and idle and current.state in (StagedState.SEALED, StagedState.UPLOADING):
                 self._back_to_sealed(current)
 
@@ -440,7 +284,7 @@ class Uploader:
         record = record._replace(state=StagedState.SEALED)
         self._journal.put_later(put=(record,))
         self.state_changed(record)
-        self.enqueue(record)
+        self.turns.add(record)
 
     async def _seal_again(self, record: StagedRecord) -> None:
         """Somebody wrote to the file after its seal: what was sent counts as an earlier state of it."""
@@ -456,7 +300,7 @@ class Uploader:
         failure = self._backoff.next(self.failures.get(record.id), TierCacheError("written"), trio.current_time())
         self.failures[record.id] = failure
         self.state_changed(sealed)
-        self.enqueue(sealed, due_s=failure.due_s)
+        self.turns.add(sealed, due_s=failure.due_s)
 
     async def lose(self, record: StagedRecord, reason: str) -> None:
         """The staged bytes are gone or damaged: told, and what is left of them kept aside."""
@@ -490,7 +334,7 @@ class Uploader:
         log.warning("upload of %r failed, try again: %s", record.key, record.last_error)
         self.state_changed(record)
         if state in (StagedState.SEALED, StagedState.CANCELLED):
-            self.enqueue(record, due_s=failure.due_s)
+            self.turns.add(record, due_s=failure.due_s)
 
     # -- retractions ----------------------------------------------------------------------------------------------
 
@@ -512,7 +356,7 @@ class Uploader:
         except Exception:
             if not self._was_renewed(record, origin):
                 raise
-            self.enqueue(record)
+            self.turns.add(record)
             return
         self.failures.pop(record.id, None)
         await self._journal.drop(record.id)

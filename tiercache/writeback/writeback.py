@@ -18,11 +18,12 @@ from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState, is_below
 from tiercache.origins.base import Origin
 from tiercache.staging import Hope, Staging
+from tiercache.writeback.commit import Adopts
 from tiercache.writeback.drain import Drain, DrainProgress, DrainResult
 from tiercache.writeback.recovery import Plan, RecoveryReport, make_plan
 from tiercache.writeback.status import FileStatus, status_of
 from tiercache.writeback.succession import retraction_of
-from tiercache.writeback.uploader import Adopts, Uploader
+from tiercache.writeback.uploader import Uploader
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +236,7 @@ class WriteBack:
     async def _hold_back(self, staged_id: int) -> bool:
         while (record := self._journal.get(staged_id)) is not None:
             if record.state is StagedState.UPLOADING or record.committed_etag:
-                self._uploader.stop(staged_id)
+                self._uploader.attempts.stop(staged_id)
                 await self._uploader.changed.heard()
             elif record.state is not StagedState.SEALED or await self.unseal(staged_id):
                 return True
@@ -303,7 +304,7 @@ class WriteBack:
 
     def _remove_files(self, records: Iterable[StagedRecord]) -> None:
         for record in records:
-            self._uploader.unlink_when_idle(record.id)
+            self._uploader.attempts.unlink_when_idle(record.id)
 
     def _retraction(self, record: StagedRecord, *, replaced_by: int = 0, left_etag: str = "") -> StagedRecord:
         return retraction_of(record, self._staging.new_id(), replaced_by=replaced_by, left_etag=left_etag)
@@ -320,12 +321,12 @@ class WriteBack:
         """Return when no upload of ours to ``key`` is under way, and what a cancelled one left has been tried to be
         removed. To be called before the key is changed at the origin directly; at once when there is nothing."""
         lane = (origin, key)
-        while self._uploader.is_busy(lane) or self._retraction_is_due(lane):
+        while self._uploader.turns.is_busy(lane) or self._retraction_is_due(lane):
             await self._uploader.changed.heard()
 
     async def settle_below(self, origin: OriginId, directory: Key) -> None:
         """The same for every key under a directory that is about to be removed."""
-        keys = {key for lane_origin, key in self._uploader.busy_lanes if lane_origin == origin}
+        keys = {key for lane_origin, key in self._uploader.turns.busy_lanes if lane_origin == origin}
         keys |= {record.key for record in self._journal.retractions() if record.origin == origin}
         for key in sorted(keys):
             if is_below(key, directory):
@@ -333,7 +334,7 @@ class WriteBack:
 
     def _retraction_is_due(self, lane: tuple[OriginId, Key]) -> bool:
         return self._uploader.running and any(
-            record.id not in self._uploader.failures and self._uploader.is_queued(record)
+            record.id not in self._uploader.failures and self._uploader.turns.waits(record)
             for record in self._journal.retractions(*lane)
         )
 
@@ -361,7 +362,7 @@ class WriteBack:
         self._awaited[staged_id] += 1
         record = self._journal.get(staged_id)
         if record is not None and record.state is StagedState.SEALED and staged_id not in self._uploader.failures:
-            self._uploader.enqueue(record)  # somebody waits: no delay for it
+            self._uploader.turns.add(record)  # somebody waits: no delay for it
         try:
             while (record := self._journal.get(staged_id)) is not None:
                 error = self.error_of(staged_id)
@@ -450,7 +451,7 @@ class WriteBack:
         for record in plan.committed:
             await self._uploader.finish(record, b"")
         for record in [*plan.queued, *self._journal.retractions()]:
-            self._uploader.enqueue(record)
+            self._uploader.turns.add(record)
         for record in plan.lost:
             self._uploader.state_changed(record)
         return RecoveryReport(plan.queued, plan.committed, plan.lost, plan.discarded, plan.removed_files)
@@ -467,7 +468,7 @@ class WriteBack:
         return [self._status(record, now_s) for record in self._journal.records()]
 
     def _status(self, record: StagedRecord, now_s: float) -> FileStatus:
-        attempt = self._uploader.attempt(record.id)
+        attempt = self._uploader.attempts.get(record.id)
         failure = self._uploader.failures.get(record.id)
         file = self._staging.opened(record.id)
         live = record.state is StagedState.STAGED and file is not None

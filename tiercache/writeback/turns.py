@@ -1,0 +1,96 @@
+"""Whose turn it is: so many at a time, one for each name; who comes while its name is busy waits until it is free."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from tiercache.journal import Journal, StagedRecord
+from tiercache.model import Key, OriginId, StagedState
+from tiercache.writeback.bell import Bell
+from tiercache.writeback.queue import UploadQueue
+
+Lane = tuple[OriginId, Key]
+
+_HAVE_TURNS = (StagedState.SEALED, StagedState.UPLOADING, StagedState.CANCELLED)
+
+
+class Turns:
+    """``freed`` rings when a name falls free."""
+
+    def __init__(self, journal: Journal, *, slots: int, freed: Bell) -> None:
+        self._journal = journal
+        self._freed = freed
+        self._queue = UploadQueue(slots)
+        self._work = Bell()
+        self._busy: dict[Lane, int] = {}
+        self._parked: dict[Lane, set[int]] = {}
+
+    def add(self, record: StagedRecord, *, due_s: float = 0.0) -> None:
+        """Let a sealed file or a retraction have its turn, not before ``due_s`` on trio's clock."""
+        for parked in self._parked.values():
+            parked.discard(record.id)
+        size_bytes = 0 if record.state is StagedState.CANCELLED else record.size_bytes
+        self._queue.add(record.id, size_bytes, due_s=due_s, now_s=trio.current_time())
+        self._work.ring()
+
+    def remove(self, staged_id: int) -> None:
+        """It does not want its turn any more."""
+        self._queue.remove(staged_id)
+
+    def waits(self, record: StagedRecord) -> bool:
+        """Whether it waits for its turn and nothing else."""
+        return record.id in self._queue or record.id in self._parked.get(record.lane, ())
+
+    @property
+    def busy_lanes(self) -> list[Lane]:
+        """Names that something is under way for."""
+        return list(self._busy)
+
+    def is_busy(self, lane: Lane) -> bool:
+        return lane in self._busy
+
+    def hurry(self) -> None:
+        """Everything that waits for its time is due now."""
+        self._queue.hurry()
+        self._work.ring()
+
+    async def give(self, nursery: trio.Nursery, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
+        """Call ``work`` for one after the other, in the nursery, until cancelled."""
+        while True:
+            self._start_due(nursery, work)
+            with trio.move_on_at(self._queue.next_due_s()):
+                await self._work.heard()
+
+    def _start_due(self, nursery: trio.Nursery, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
+        while (taken := self._queue.take(trio.current_time())) is not None:
+            staged_id, large = taken
+            record = self._record(staged_id)
+            if record is None or record.state not in _HAVE_TURNS:
+                self._queue.ended(large=large)
+            elif record.lane in self._busy:
+                self._queue.ended(large=large)
+                self._parked.setdefault(record.lane, set()).add(staged_id)
+            else:
+                self._busy[record.lane] = staged_id
+                nursery.start_soon(self._turn, record, large, work)
+
+    async def _turn(self, taken: StagedRecord, large: bool, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
+        lane = taken.lane
+        try:
+            record = self._record(taken.id)
+            if record is not None and record.lane == lane:  # else cancelled, or renamed and queued anew
+                await work(record)
+        finally:
+            del self._busy[lane]
+            self._queue.ended(large=large)
+            for staged_id in sorted(self._parked.pop(lane, ())):
+                parked = self._record(staged_id)
+                if parked is not None:
+                    self.add(parked)
+            self._work.ring()
+            self._freed.ring()
+
+    def _record(self, staged_id: int) -> StagedRecord | None:
+        return self._journal.get(staged_id) or self._journal.retraction(staged_id)
