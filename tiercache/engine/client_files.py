@@ -98,7 +98,7 @@ class ClientFiles:
             base_etag = copied.base_etag
         record = self._journal.get(staged.id)
         if record is not None and record.base_etag != base_etag:
-            await self._journal.put(record._replace(base_etag=base_etag))
+            await self._journal.note(put=[record._replace(base_etag=base_etag)])
         return True
 
     async def publish(self, staged_id: int) -> Entry:

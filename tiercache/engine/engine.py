@@ -36,7 +36,7 @@ from tiercache.tier import FileTier
 from tiercache.writeback import DrainResult, WriteBack
 
 JOURNAL_FLUSH_S = 0.2
-"""How long the record of a new, empty file may wait to be durable: until its first sync or close, or this long."""
+"""How long what is noted for the journal may wait to be durable: until the next sync of any file, or this long."""
 
 LENT_MEASURE_S = 1.0
 """How often the account of staging learns what the kernel wrote by itself."""

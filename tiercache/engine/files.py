@@ -96,8 +96,7 @@ class Files:
         at_ns = now_ns()
         attributes = attributes._replace(mtime_ns=at_ns, atime_ns=at_ns, ctime_ns=at_ns)
         entry = staged_entry(attributes, tree.catalog.new_inode(), staged=0, size_bytes=0)
-        # Making an empty file acknowledges no bytes: its record is durable with the first sync or close.
-        staged = await self._writes.stage(key, entry, condition, durable=False)
+        staged = await self._writes.stage(key, entry, condition)
         return self.enter_staged(key, entry._replace(staged=staged.id), staged)
 
     def enter_staged(self, key: Key, entry: Entry, staged: StagedFile) -> LiveInode:

@@ -176,7 +176,7 @@ class Writes:
         staged = await self.lending.take_over(live, entry, version)
         try:
             record = self._record(key, entry, staged, ConditionKind.IF_MATCH, published=True, in_place=True)
-            await self._journal.apply(put=[record._replace(size_bytes=entry.size_bytes)], undo=True)
+            await self._journal.note(put=[record._replace(size_bytes=entry.size_bytes)], undo=True)
         except BaseException:
             self._staging.delete(staged.id)
             raise
@@ -245,7 +245,7 @@ class Writes:
             record = self._journal.get(staged.id)
             assert record is not None
             # Read again: what it is based on may have been committed meanwhile.
-            await self._journal.put(record._replace(published=True, size_bytes=staged.size_bytes))
+            await self._journal.note(put=[record._replace(published=True, size_bytes=staged.size_bytes)])
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self.unstage(staged)
@@ -259,19 +259,15 @@ class Writes:
         condition: ConditionKind,
         *,
         published: bool = True,
-        durable: bool = True,
         in_place: bool = False,
     ) -> StagedFile:
-        """Make a staged file and its journal record. Without ``durable`` the record follows with the next commit, or
-        by itself a moment later. ``in_place``: it is another state of the file that has the name, not another file."""
+        """Make a staged file and its journal record, which the first sync makes durable, or time does.
+        ``in_place``: it is another state of the file that has the name, not another file."""
         self.require_writable(key)
         staged = self._staging.create()
         record = self._record(key, entry, staged, condition, published=published, in_place=in_place)
-        if not durable:
-            self._journal.put_later(put=(record,))
-            return staged
         try:
-            await self._journal.apply(put=[record], undo=True)
+            await self._journal.note(put=[record], undo=True)
         except BaseException:
             self._staging.delete(staged.id)
             raise
@@ -484,7 +480,7 @@ class Writes:
             if live.key is not None:
                 self._tree.put_names(live.key, changed)
             if record is not None:
-                await self._journal.put(record._replace(attributes=attributes_of(changed)))
+                await self._journal.note(put=[record._replace(attributes=attributes_of(changed))])
             if live.writers == 0:
                 await self.seal(live)
             return live.entry

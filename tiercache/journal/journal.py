@@ -122,9 +122,19 @@ class Journal:
     async def apply(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
         """Several changes in one transaction. ``undo``: after a failed commit they have not happened in memory either,
         but for records that were changed again meanwhile."""
+        await self._change(put, drop, undo=undo, durable=True)
+
+    async def note(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
+        """The same for what is not promised to survive a power cut: a killed engine does not lose it, and the commit
+        follows by itself. Waits for the disk only when that cannot take the note."""
+        await self._change(put, drop, undo=undo, durable=False)
+
+    async def _change(self, put: Iterable[StagedRecord], drop: Iterable[int], *, undo: bool, durable: bool) -> None:
         wanted: dict[int, StagedRecord | None] = {**dict.fromkeys(drop), **{record.id: record for record in put}}
         before = {staged_id: self._records.get(staged_id) for staged_id in wanted}
         self._set_later(wanted)
+        if not durable and self._pending.complete:
+            return
         try:
             await self.flush()
         except BaseException:
@@ -146,13 +156,6 @@ class Journal:
         for record in put:
             self._remember(record)
         self._changed_count += 1
-
-    async def note(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
-        """Several changes, of which a killed engine loses none: for what is not promised to survive a power cut. They
-        wait for the disk only when it cannot take the note."""
-        self.put_later(put=put, drop=drop)
-        if not self._pending.complete:
-            await self.flush()
 
     def _note(self, changes: list[Change]) -> None:
         self._pending.append(changes)
