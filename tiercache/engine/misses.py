@@ -11,7 +11,10 @@ from collections import OrderedDict
 from tiercache.model import Key
 
 ASKED_MAX = 4
-"""How many names of one directory are asked for one by one within the time that a listing is believed."""
+"""How many names of an empty directory are asked for one by one within the time that a listing is believed."""
+
+NAMES_PER_QUESTION = 16
+"""So many names are listed and remembered in the time of one question: a larger directory allows more of them."""
 
 LISTED_MAX = 1000
 """Directories with more names are not listed for this: it takes an object store more than one request."""
@@ -42,7 +45,7 @@ class Misses:
         if (at_ns - found.since_ns) / 1e9 >= self._ttl_s:
             found.since_ns, found.asked = at_ns, 0
         found.asked += 1
-        return found.asked > ASKED_MAX and found.names <= LISTED_MAX
+        return found.asked > ASKED_MAX + found.names // NAMES_PER_QUESTION and found.names <= LISTED_MAX
 
     def listed(self, directory: Key, names: int) -> None:
         """The directory was listed and holds so many names."""
