@@ -59,6 +59,11 @@ def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, le
     )
 
 
+def taken_over(retractions: Iterable[StagedRecord], heir: StagedRecord) -> list[StagedRecord]:
+    """What cancelled uploads may have left under a name needs no deletion: the heir's upload replaces it."""
+    return [record._replace(replaced_by=heir.id) for record in retractions]
+
+
 def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
     """``newer`` was made from the bytes of ``older``, which never go up: it stands on what those stood on."""
     if newer.condition is not ConditionKind.IF_MATCH:
@@ -82,3 +87,8 @@ def one_line(error: Exception) -> str:
         return str(error)
     text = " ".join(str(error).split())
     return text or type(error).__name__
+
+
+def shown(record: StagedRecord) -> str:
+    """The name of a staged file, for a message."""
+    return repr(record.key.decode("utf-8", "backslashreplace"))

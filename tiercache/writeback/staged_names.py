@@ -1,0 +1,188 @@
+"""What becomes of staged files when their names change: cancelled, renamed, held back until the origin has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
+from tiercache.model import Key, OriginId, StagedState, is_below
+from tiercache.staging import Staging
+from tiercache.writeback.succession import retraction_of, taken_over
+from tiercache.writeback.uploader import Uploader
+
+
+class StagedNames:
+    """Used by whoever holds the names. ``unseal`` opens a sealed file again."""
+
+    def __init__(
+        self, journal: Journal, staging: Staging, uploader: Uploader, unseal: Callable[[int], Awaitable[bool]]
+    ) -> None:
+        self._journal = journal
+        self._staging = staging
+        self._uploader = uploader
+        self._unseal = unseal
+
+    async def cancel(self, staged_id: int, *, wait: bool = True, durable: bool = True) -> bool:
+        """The name is unlinked or replaced: its bytes never go up, and what is going up now does not stay.
+
+        The file's name in staging goes as well; whoever has it open keeps it until ``Staging.delete``. With ``wait``
+        it returns when no upload of ours can land under the key any more, as one must know before writing the key at
+        the origin; an origin that hangs makes it wait for the origin's timeout. Without, what lands late is removed
+        when it does. Not ``durable``: the origin's change tells after a crash what has happened, and the journal
+        follows with its next commit. False if the record is gone already. When the journal fails, nothing has happened.
+        """
+        record = self._journal.get(staged_id)
+        if record is None:
+            return False
+        family = self._family(record)
+        retractions = [self._retraction(member) for member in family if member.attempts]
+        self._forget(family)
+        if durable:
+            await self._change(put=retractions, drop=family, stopped=family)
+        else:
+            self._journal.put_later(put=retractions, drop=[member.id for member in family])
+        self._remove_files(family)
+        self._uploader.wake_retractions(record.lane)
+        if wait:
+            await self.settle(record.origin, record.key)
+        return True
+
+    async def _change(
+        self, *, put: Iterable[StagedRecord], drop: Iterable[StagedRecord], stopped: Iterable[StagedRecord]
+    ) -> None:
+        """Change the journal for files whose uploads were stopped for it: all of it, or nothing and they go on."""
+        try:
+            await self._journal.apply(put=put, drop=[record.id for record in drop], undo=True)
+        except BaseException:
+            self._uploader.resume(stopped)
+            raise
+
+    async def hold_back(self, staged_id: int, *, yields_to: str = "") -> bool:
+        """Nothing of this file goes up until it is sealed again: returns when nothing of it can land any more, which a
+        hanging origin makes last until its timeout. ``yields_to``: the etag of what is about to be renamed over it.
+        False if it has arrived, or is gone."""
+        held = await self._hold_back(staged_id)
+        record = self._journal.get(staged_id)
+        if held and yields_to and record is not None:
+            await self._journal.put(record._replace(yields_to=yields_to))
+        return held
+
+    async def _hold_back(self, staged_id: int) -> bool:
+        while (record := self._journal.get(staged_id)) is not None:
+            if record.state is StagedState.UPLOADING or record.committed_etag:
+                self._uploader.attempts.stop(staged_id)
+                await self._uploader.changed.heard()
+            elif record.state is not StagedState.SEALED or await self._unseal(staged_id):
+                return True
+        return False
+
+    async def rename(
+        self, staged_id: int, key: Key, *, base_etag: str = "", left_etag: str = "", durable: bool = True
+    ) -> bool:
+        """The file has another name: it goes up there, and what is going up to the old one does not stay.
+
+        ``base_etag``: the origin has moved what the bytes were made from along, and this is its etag there. Else the
+        upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
+        origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
+        Other staged files of the new name are replaced in the same transaction, as by ``cancel``. Returns without
+        waiting for any upload's end. ``durable`` as with ``cancel``. False if the record is gone: then the object is to
+        be moved; when the journal fails, nothing has happened.
+        """
+        record = self._journal.get(staged_id)
+        if record is None:
+            return False
+        if key == record.key:
+            return True
+        family = self._family(record)
+        replaced = [other for other in self._journal.at(record.origin, key) if other.published]
+        moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
+        heir = moved[-1]
+        left = [
+            self._retraction(member) for member in family if member.attempts and (member != record or not left_etag)
+        ]
+        left += [self._retraction(record, left_etag=left_etag)] if left_etag else []
+        left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
+        left += taken_over(self._journal.retractions(*heir.lane), heir)
+        stopped = [*family, *replaced]
+        self._forget(stopped)
+        if durable:
+            await self._change(put=[*moved, *left], drop=replaced, stopped=stopped)
+        else:
+            self._journal.put_later(put=[*moved, *left], drop=[member.id for member in replaced])
+        self._remove_files(replaced)
+        for member in moved:
+            current = self._journal.get(member.id)
+            if current is not None and current.state is StagedState.SEALED:
+                self._uploader.enqueue_sealed(current)
+            self._uploader.state_changed(current or member)
+        self._uploader.wake_retractions(record.lane)
+        return True
+
+    async def relocate(self, staged_id: int, key: Key) -> bool:
+        """The bytes go to the origin under another name of the same file, once they are sealed again. False when more
+        of the file is on its way, or all of it has arrived."""
+        record = self._journal.get(staged_id)
+        if record is None or len(self._family(record)) > 1 or not await self._hold_back(staged_id):
+            return False
+        record = self._journal.get(staged_id)
+        if record is None:
+            return False
+        await self._journal.apply(put=[record._replace(key=key)], undo=True)
+        return True
+
+    def _forget(self, records: Iterable[StagedRecord]) -> None:
+        for record in records:
+            self._uploader.forget(record.id)
+        self._uploader.changed.ring()
+        self._staging.budget.recheck()
+
+    def _remove_files(self, records: Iterable[StagedRecord]) -> None:
+        for record in records:
+            self._uploader.attempts.unlink_when_idle(record.id)
+
+    def _retraction(self, record: StagedRecord, *, replaced_by: int = 0, left_etag: str = "") -> StagedRecord:
+        return retraction_of(record, self._staging.new_id(), replaced_by=replaced_by, left_etag=left_etag)
+
+    def _family(self, record: StagedRecord) -> list[StagedRecord]:
+        """The staged files of one inode under one name: at most one that is going up and one that follows."""
+        return [
+            other
+            for other in self._journal.at(*record.lane)
+            if other.inode == record.inode and (other.published or other.id == record.id)
+        ]
+
+    async def settle(self, origin: OriginId, key: Key) -> None:
+        """Return when no upload of ours to ``key`` is under way, and what a cancelled one left has been tried to be
+        removed. To be called before the key is changed at the origin directly; at once when there is nothing."""
+        lane = (origin, key)
+        while self._uploader.turns.is_busy(lane) or self._retraction_is_due(lane):
+            await self._uploader.changed.heard()
+
+    async def settle_below(self, origin: OriginId, directory: Key) -> None:
+        """The same for every key under a directory that is about to be removed."""
+        keys = {key for lane_origin, key in self._uploader.turns.busy_lanes if lane_origin == origin}
+        keys |= {record.key for record in self._journal.retractions() if record.origin == origin}
+        for key in sorted(keys):
+            if is_below(key, directory):
+                await self.settle(origin, key)
+
+    def _retraction_is_due(self, lane: tuple[OriginId, Key]) -> bool:
+        return self._uploader.running and any(
+            record.id not in self._uploader.failures and self._uploader.turns.waits(record)
+            for record in self._journal.retractions(*lane)
+        )
+
+
+def _moved(record: StagedRecord, key: Key, *, taken: int, base_etag: str) -> StagedRecord:
+    """The record under another name, where nothing of it was ever sent."""
+    moved = record._replace(
+        key=key, taken=taken, base_etag=base_etag, attempts=0, committed_etag="", committed_ns=0, yields_to=""
+    )
+    if not base_etag:
+        exclusive = not record.published and record.condition is ConditionKind.IF_ABSENT
+        moved = moved._replace(condition=record.condition if exclusive else ConditionKind.ALWAYS, in_place=False)
+    if record.attempts:
+        moved = moved._replace(upload_id=next_upload_id(record.upload_id))
+    if record.state in (StagedState.UPLOADING, StagedState.CONFLICT):
+        moved = moved._replace(state=StagedState.SEALED, last_error="")
+    return moved
