@@ -96,6 +96,8 @@ class Caller(NamedTuple):
     uid: int
     gid: int
     pid: int
+    request: int = 0
+    """The kernel's number of the request, where the driver tells it."""
 
 
 def file_mode(entry: Entry) -> int:

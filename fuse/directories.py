@@ -1,11 +1,20 @@
-"""Directory streams: a snapshot for each open directory, with cookies that stay valid while names come and go."""
+"""Directory streams: a snapshot for each open directory, in an order that any later snapshot has as well.
+
+The cookie of a line is a digest of its name, and lines are in the order of their cookies. So a reader goes on where it
+was in a snapshot that is taken anew, by another engine too: whatever came or went meanwhile, each name that was there
+all along is told once.
+"""
 
 from __future__ import annotations
 
 import itertools
+import time
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
+
+import xxhash
 
 from tiercache.errors import Absent, InvalidArgument
 from tiercache.model import Entry, Key, join, name_of, parent_of
@@ -27,51 +36,44 @@ class Line(NamedTuple):
 
 
 class Stream:
-    """One open directory. The cookie of a line is its position in the snapshot, counted from 1."""
+    """One open directory."""
 
-    __slots__ = ("changed_inodes", "changed_names", "children", "inode", "shared")
+    __slots__ = ("_cookies", "changed_inodes", "changed_names", "children", "inode")
 
-    def __init__(self, inode: int, *, shared: bool = False) -> None:
+    def __init__(self, inode: int) -> None:
         self.inode = inode
-        self.shared = shared
-        self.children: list[Child | None] | None = None
+        self.children: list[Child] | None = None
+        self._cookies: list[int] = []
         self.changed_names: set[bytes] = set()
         self.changed_inodes: set[int] = set()
 
-    def start(self, children: list[Child]) -> None:
-        """Start over with a fresh snapshot (the first read, or rewinddir)."""
-        if self.shared:
-            self._renew(children)
-        else:
-            self._take(children)
-
-    def _take(self, children: list[Child]) -> None:
-        self.children = list(children)
+    def start(self, children: Iterable[Child]) -> None:
+        """Take a fresh snapshot: for the first read, for rewinddir, or to go on where an earlier one was read."""
+        lines = sorted((cookie_of(child[0]), child) for child in children)
+        self._cookies = [cookie for cookie, _ in lines]
+        self.children = [child for _, child in lines]
         self.changed_names.clear()
         self.changed_inodes.clear()
 
-    def _renew(self, children: list[Child]) -> None:
-        """Several readers share the stream: every name keeps its place, so that the cookies of those who are in the
-        middle stay valid. A name that is gone leaves a gap, until gaps are more than names."""
-        now = dict(children)
-        kept = [
-            None if line is None or line[0] not in now else (line[0], now.pop(line[0])) for line in self.children or []
-        ]
-        gaps = sum(line is None for line in kept)
-        self._take(children)
-        if gaps <= len(children):
-            self.children = [*kept, *now.items()]
-
     def lines(self, offset: int, limit: int) -> list[Line]:
-        """At most ``limit`` lines from cookie ``offset`` on; none at the end."""
+        """About ``limit`` lines after cookie ``offset``; none at the end. Names that share a cookie come together."""
         if self.children is None:
-            raise InvalidArgument("a directory stream is read from its start first")
-        page = itertools.islice(enumerate(self.children, start=1), offset, None)
-        present = ((cookie, line[0], line[1]) for cookie, line in page if line is not None)
+            raise InvalidArgument("a directory stream has no snapshot yet")
+        first = bisect_right(self._cookies, offset)
+        end = min(first + limit, len(self._cookies))
+        while first < end < len(self._cookies) and self._cookies[end] == self._cookies[end - 1]:
+            end += 1
         return [
             Line(name, entry, cookie, name in self.changed_names or entry.inode in self.changed_inodes)
-            for cookie, name, entry in itertools.islice(present, limit)
+            for cookie, (name, entry) in zip(self._cookies[first:end], self.children[first:end], strict=True)
         ]
+
+
+def cookie_of(name: bytes) -> int:
+    """A positive 63-bit number; the directory itself and the one above come first."""
+    if name in (b".", b".."):
+        return len(name)
+    return max(xxhash.xxh3_64_intdigest(name) >> 1, 3)
 
 
 class Streams:
@@ -80,7 +82,8 @@ class Streams:
     def __init__(self, key_of: Callable[[int], Key]) -> None:
         self._key_of = key_of
         self._streams: dict[int, Stream] = {}
-        self._ids = itertools.count(1)
+        # An earlier engine's handles are still with the kernel, and must not be given out twice.
+        self._ids = itertools.count(time.time_ns())
         self._unopened: OrderedDict[int, Stream] = OrderedDict()
 
     def open(self, inode: int) -> int:
@@ -92,16 +95,19 @@ class Streams:
         """The stream that all readers of a directory share on a mount whose kernel asks for no opendir."""
         stream = self._unopened.get(inode)
         if stream is None:
-            stream = self._unopened[inode] = Stream(inode, shared=True)
+            stream = self._unopened[inode] = Stream(inode)
             if len(self._unopened) > MAX_UNOPENED:
                 self._unopened.popitem(last=False)
         self._unopened.move_to_end(inode)
         return stream
 
-    def get(self, handle: int) -> Stream:
+    def get(self, handle: int, inode: int = 0) -> Stream:
+        """The stream of a handle. With ``inode``, one that an earlier engine gave out is opened again."""
         stream = self._streams.get(handle)
         if stream is None:
-            raise InvalidArgument(f"directory handle {handle} is not open")
+            if not inode:
+                raise InvalidArgument(f"directory handle {handle} is not open")
+            stream = self._streams[handle] = Stream(inode)
         return stream
 
     def close(self, handle: int) -> None:

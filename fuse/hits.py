@@ -105,7 +105,7 @@ class Hits:
 
     def readdirplus(self, stream: Stream, offset: int, limit: int) -> list[DirEntry] | None:
         """The next lines of a stream none of whose names changed since it was read."""
-        if offset == 0 or (stream.shared and stream.children is None):
+        if offset == 0 or stream.children is None:
             children = self.children(stream)
             if children is None:
                 return None
@@ -118,7 +118,8 @@ class Hits:
 
     def stream(self, node: int, handle: int) -> Stream:
         """The stream of an open directory; ``handle`` is 0 on a mount whose kernel asks for no opendir."""
-        return self._streams.get(handle) if handle else self._streams.unopened(self._nodes.inode(node))
+        inode = self._nodes.inode(node) if node else 0
+        return self._streams.get(handle, inode) if handle else self._streams.unopened(inode)
 
     def children(self, stream: Stream) -> list[Child] | None:
         """What a fresh listing of the stream's directory holds, with the entries for itself and the one above."""

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
 
 import trio
@@ -15,6 +15,7 @@ from tiercache.config import Profile
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, MountError, TierCacheError
 from tiercache.fuse import mountpoint as mountpoints
+from tiercache.fuse.estate import Estate, OpenSlot
 from tiercache.fuse.invalidation import Invalidator, NoticeSender
 from tiercache.fuse.kernel.session import KernelDriver
 from tiercache.fuse.options import DriverName, MountOptions
@@ -37,6 +38,8 @@ class Driver(NoticeSender, Protocol):
     """A way to speak with the kernel."""
 
     name: str
+    gone: bool
+    """The kernel has ended the session: somebody unmounted it."""
 
     def mount(self) -> None:
         """Make the mount, or raise MountError. Blocks for a moment."""
@@ -55,6 +58,40 @@ class Driver(NoticeSender, Protocol):
         ...
 
 
+class Legacy(NamedTuple):
+    """A mount that an earlier engine made and this one goes on with."""
+
+    path: str
+    root_inode: int
+    flags: int
+    """Features that it negotiated with the kernel."""
+    descriptor: int
+    estate: Estate
+
+    @classmethod
+    def of(cls, session: Mapping[str, Any], descriptors: tuple[int, ...]) -> Legacy:
+        """What ``Succession.keep`` was told. ValueError or KeyError when an engine of another release told it
+        otherwise."""
+        descriptor, memory = descriptors
+        return cls(session["path"], session["root_inode"], session["flags"], descriptor, Estate(memory))
+
+    @property
+    def open_files(self) -> Sequence[OpenSlot]:
+        """What programs have open."""
+        return self.estate.inherited
+
+
+class Succession(NamedTuple):
+    """How a mount outlives its engine."""
+
+    keep: Callable[[dict[str, Any], tuple[int, ...]], None]
+    """Hand over what another engine needs to go on: a description and descriptors, of which these stay ours."""
+    release: Callable[[], Awaitable[None]]
+    """Take it back: the mount is gone."""
+    is_left: Callable[[], bool]
+    """Whether this engine, when it ends now, leaves the mount to the next one."""
+
+
 class Serving(NamedTuple):
     """A mount that answers, for the engine that hosts it."""
 
@@ -64,6 +101,11 @@ class Serving(NamedTuple):
     async def settled(self) -> None:
         """Return when files whose close(2) returned before this call are closed for the engine too."""
         await self.driver.settled()
+
+    def leave(self) -> None:
+        """Stop serving, and leave the mount to the next engine."""
+        if isinstance(self.driver, KernelDriver):
+            self.driver.leave()
 
     def io_mode(self, inode: int) -> str:
         """How the kernel reads a file now: ``passthrough``, ``cached`` or ``closed``."""
@@ -96,27 +138,79 @@ async def serve_mount(
     read_only: bool = False,
     options: Mapping[str, Any] | None = None,
     on_started: Callable[[Serving], None] = lambda serving: None,
+    succession: Succession | None = None,
+    legacy: Legacy | None = None,
 ) -> None:
     """Mount ``root_key`` at ``mountpoint`` and serve it until it is unmounted, by us or by anybody.
 
     ``on_started`` is called with what serves it once the mount is there; MountError if it cannot be made. A cancelled
-    one is unmounted, by force if it is in use: drain first.
+    one is unmounted, by force if it is in use: drain first. With ``succession`` the next engine can go on with it; with
+    ``legacy`` this one goes on with what an earlier one made.
     """
     chosen = options_for(namespace.profile, options or {}, read_only=read_only)
-    path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
-    vfs = Vfs(namespace, root_key, root_inode=await _root_inode(namespace, root_key), options=chosen)
-    driver = await trio.to_thread.run_sync(_driver, vfs, path, engine)
-    await trio.to_thread.run_sync(driver.mount)
-    log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if read_only else "")
+    if legacy is None:
+        path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
+        root_inode = await _root_inode(namespace, root_key)
+        estate = Estate.create() if succession is not None and chosen.driver != "pyfuse3" else None
+    else:
+        path, root_inode, estate = legacy.path, legacy.root_inode, legacy.estate
+    vfs = Vfs(namespace, root_key, root_inode=root_inode, options=chosen, estate=estate)
     try:
-        async with _notices(namespace, vfs, driver):
-            await _serve(driver, path, chosen, lambda: on_started(Serving(driver, vfs)))
+        driver = await trio.to_thread.run_sync(_driver, vfs, path, engine)
+        await _begin(vfs, driver, path, root_inode, succession, legacy)
+        try:
+            async with _notices(namespace, vfs, driver):
+                await _serve(driver, path, chosen, lambda: on_started(Serving(driver, vfs)), succession)
+        finally:
+            left = succession is not None and succession.is_left() and not driver.gone
+            if left:
+                driver.close()
+            else:
+                with trio.CancelScope(shield=True):
+                    await _end(vfs, driver, path, succession)
     finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_leave_nothing, path)
-            driver.close()
-            await vfs.close()
-        log.info("%s: unmounted", path)
+        if estate is not None:
+            estate.close()
+
+
+async def _begin(
+    vfs: Vfs, driver: Driver, path: str, root_inode: int, succession: Succession | None, legacy: Legacy | None
+) -> None:
+    """Make the mount, or take it over."""
+    if legacy is not None:
+        assert isinstance(driver, KernelDriver)
+        vfs.take_over()
+        driver.adopt(legacy.descriptor, legacy.flags)
+        log.info("%s: taken over, with %d open files", path, len(legacy.open_files))
+        return
+    if succession is not None and vfs.estate is not None and isinstance(driver, KernelDriver):
+        memory, keep = vfs.estate.descriptor, succession.keep
+
+        def on_negotiated(descriptor: int, flags: int) -> None:
+            keep({"path": path, "root_inode": root_inode, "flags": flags}, (descriptor, memory))
+
+        driver.on_negotiated = on_negotiated
+    await trio.to_thread.run_sync(driver.mount)
+    log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if vfs.options.read_only else "")
+
+
+async def _end(vfs: Vfs, driver: Driver, path: str, succession: Succession | None) -> None:
+    """The mount is gone, or goes now."""
+    await trio.to_thread.run_sync(_leave_nothing, path)
+    if succession is not None:
+        # Before our own descriptor is closed: the last one to be closed ends what is still open in the mount.
+        await succession.release()
+    driver.close()
+    await vfs.close()
+    log.info("%s: unmounted", path)
+
+
+def give_up(mountpoint: str, descriptors: tuple[int, ...]) -> None:
+    """End a mount that cannot be taken over: its programs get errors, and nothing stays mounted."""
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _leave_nothing(mountpoint)
 
 
 async def unmount(mountpoint: str, *, lazy: bool = False) -> None:
@@ -134,12 +228,14 @@ async def unmount(mountpoint: str, *, lazy: bool = False) -> None:
         await trio.to_thread.run_sync(mountpoints.unmount, path)
 
 
-async def _serve(driver: Driver, path: str, options: MountOptions, on_started: Callable[[], None]) -> None:
+async def _serve(
+    driver: Driver, path: str, options: MountOptions, on_started: Callable[[], None], succession: Succession | None
+) -> None:
     """Run the session. Cancellation unmounts first, while the session still answers, and then ends it."""
     session = _sessions[path] = trio.CancelScope(shield=True)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_when_cancelled, path, session)
+            nursery.start_soon(_end_when_cancelled, path, session, succession)
             await trio.to_thread.run_sync(mountpoints.set_read_ahead, path, options.read_ahead_kb)
             on_started()
             with session:
@@ -149,12 +245,13 @@ async def _serve(driver: Driver, path: str, options: MountOptions, on_started: C
         del _sessions[path]
 
 
-async def _end_when_cancelled(path: str, session: trio.CancelScope) -> None:
+async def _end_when_cancelled(path: str, session: trio.CancelScope, succession: Succession | None) -> None:
     try:
         await trio.sleep_forever()
     finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_leave_nothing, path)
+        if succession is None or not succession.is_left():
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_leave_nothing, path)
         session.cancel()
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiercache.fuse.backing import Backing, Backings, file_id
+import xxhash
+
+from tiercache.fuse.backing import Backing, Backings, FileId, file_id
+from tiercache.fuse.estate import OpenFlag, OpenSlot
 from tiercache.model import Entry
+
+STAGED_FINGERPRINT = 1
 
 
 class Content(NamedTuple):
@@ -13,6 +18,13 @@ class Content(NamedTuple):
 
     etag: str
     staged: int
+
+    @property
+    def fingerprint(self) -> int:
+        """A number that tells other bytes from these, for the next engine; STAGED_FINGERPRINT for all staged ones."""
+        return (
+            STAGED_FINGERPRINT if self.staged else xxhash.xxh3_64_intdigest(self.etag.encode(errors="surrogateescape"))
+        )
 
 
 def content_of(entry: Entry) -> Content:
@@ -97,6 +109,26 @@ class PageCache:
         pages.content = content
         backing.users += 1
         return PageVerdict(backing=backing)
+
+    def reopened(self, inode: int, content: Content, slot: OpenSlot) -> PageVerdict:
+        """Note what an earlier engine had open."""
+        if slot.flags & OpenFlag.DIRECT_IO:
+            return PageVerdict(direct_io=True)
+        pages = self._pages.get(inode)
+        if pages is None:
+            pages = self._pages[inode] = _Pages(content)
+        if slot.backing_id:
+            if pages.backing is None:
+                pages.backing = Backing(slot.backing_id, FileId(slot.lent_device, slot.lent_inode))
+            pages.backing.users += 1
+            pages.stale = True
+            return PageVerdict(backing=pages.backing)
+        pages.handles += 1
+        was_staged = slot.content == STAGED_FINGERPRINT
+        pages.written |= was_staged
+        # Others may have replaced the bytes; or it was written and uploaded, and goes round its pages for no reason.
+        pages.stale |= not (was_staged or content.staged or slot.content == content.fingerprint)
+        return PageVerdict(keep_cache=bool(slot.flags & OpenFlag.KEEP_CACHE))
 
     def lent(self, inode: int) -> Backing | None:
         """The file that the kernel has for an inode now."""

@@ -243,6 +243,7 @@ class Pyfuse3Driver:
     """One mount by libfuse."""
 
     name = "pyfuse3"
+    gone = True  # no other engine could go on with it
 
     def __init__(self, vfs: Vfs, mountpoint: str) -> None:
         self._vfs = vfs

@@ -28,6 +28,7 @@ from tiercache.fuse.attributes import (
 )
 from tiercache.fuse.backing import Backings
 from tiercache.fuse.directories import Child, Line, Stream, Streams
+from tiercache.fuse.estate import Estate, OpenFlag
 from tiercache.fuse.guard import errno_for
 from tiercache.fuse.handles import HandleTable
 from tiercache.fuse.hits import Hits
@@ -35,8 +36,8 @@ from tiercache.fuse.nodes import Nodes, without_privileges
 from tiercache.fuse.notices import Notices
 from tiercache.fuse.openless import Openless
 from tiercache.fuse.options import MountOptions
-from tiercache.fuse.pages import Mixed, PageCache, PageVerdict, content_of
-from tiercache.model import Entry, Key, Kind, parent_of
+from tiercache.fuse.pages import Content, Mixed, PageCache, PageVerdict, content_of
+from tiercache.model import Entry, Key, Kind, VersionId, parent_of
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -48,11 +49,20 @@ OPEN_ATTEMPTS = 4
 class Vfs:
     """One mount of one namespace, from ``root_key`` down."""
 
-    def __init__(self, namespace: Namespace, root_key: Key, *, root_inode: int, options: MountOptions) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        root_key: Key,
+        *,
+        root_inode: int,
+        options: MountOptions,
+        estate: Estate | None = None,
+    ) -> None:
         self._namespace = namespace
         self.options = options
+        self.estate = estate
         self._nodes = Nodes(namespace, root_key, root_inode=root_inode, options=options)
-        self._handles = HandleTable()
+        self._handles = HandleTable(estate)
         self._streams = Streams(namespace.key_of)
         self.backings = Backings()
         self._pages = PageCache(self.backings)
@@ -166,11 +176,13 @@ class Vfs:
             raise InvalidArgument("not a symbolic link")
         return entry.link_target
 
-    async def link(self, node: int, parent: int, name: bytes) -> EntryOut:
+    async def link(self, node: int, parent: int, name: bytes, *, resumed: bool = False) -> EntryOut:
+        """``resumed``: an earlier engine may have made it."""
         self._check_writable()
         key = self._nodes.child(parent, name)
         with self.notices.acting():
-            return self._nodes.entry_out(await self._namespace.link(self._nodes.inode(node), key))
+            entry = await self._namespace.link(self._nodes.inode(node), key, resumed=resumed)
+            return self._nodes.entry_out(entry)
 
     async def unlink(self, parent: int, name: bytes) -> None:
         self._check_writable()
@@ -186,14 +198,18 @@ class Vfs:
         if entry is not None:
             self._nodes.removed(entry)
 
-    async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
+    async def rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, *, request: int = 0
+    ) -> None:
+        """``request``: the kernel's number of it, by which the next engine can tell whether it was done."""
         self._check_writable()
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
             raise InvalidArgument(f"unknown rename flags {flags:#x}")
         source = self._nodes.child(parent, name)
         target = self._nodes.child(new_parent, new_name)
         before, replaced = await self._namespace.lookup(source), self._namespace.entry(target)
-        with self.notices.acting():
+        noted = self.estate.changing(request, before.inode) if self.estate and request else contextlib.nullcontext()
+        with noted, self.notices.acting():
             await self._namespace.rename(
                 source, target, no_replace=bool(flags & RENAME_NOREPLACE), exchange=bool(flags & RENAME_EXCHANGE)
             )
@@ -202,6 +218,39 @@ class Vfs:
         if before.kind is Kind.FILE:
             after = await self._namespace.getattr(before.inode)
             self._pages.renamed(before.inode, content_of(before), content_of(after))
+
+    # -- changes that an earlier engine may have made ---------------------------------------------
+
+    async def resume_rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, *, request: int
+    ) -> None:
+        """Finish a rename that an earlier engine had begun, or do it."""
+        self._check_writable()
+        source, target = self._nodes.child(parent, name), self._nodes.child(new_parent, new_name)
+        inode = 0 if self.estate is None else self.estate.was_changing(request)
+        with self.notices.acting():
+            done = await self._namespace.resume_rename(
+                source, target, inode=inode, exchange=bool(flags & RENAME_EXCHANGE)
+            )
+        if not done:
+            await self.rename(parent, name, new_parent, new_name, flags, request=request)
+
+    async def lookup_again(self, parent: int, name: bytes) -> Entry:
+        """What a name stands for at the origin."""
+        self.doubt(parent, name)
+        return await self._namespace.lookup(self._nodes.child(parent, name))
+
+    def doubt(self, parent: int, name: bytes) -> None:
+        """The catalog may not know what became of a name."""
+        self._namespace.doubt(self._nodes.child(parent, name))
+
+    def entry_out(self, entry: Entry) -> EntryOut:
+        """An entry as the kernel is told of it."""
+        return self._nodes.entry_out(entry)
+
+    def was_appended(self, handle: int, offset: int, data: bytes | memoryview) -> bool:
+        """Whether an appended write, of which the kernel thought that it would land at ``offset``, is there."""
+        return self._handles.get(handle).file.ends_with(offset, data)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -269,7 +318,7 @@ class Vfs:
             if isinstance(error, Mixed):
                 return None
             raise
-        return self._number(handle, caller, verdict)
+        return self._number(handle, caller, verdict, content_of(entry))
 
     async def read(self, handle: int, offset: int, size_bytes: int) -> bytes | memoryview:
         """Up to ``size_bytes``; short only at the end of the file."""
@@ -342,6 +391,35 @@ class Vfs:
             except Exception as error:
                 errno_for(error, "close", f"inode {opened.file.inode} at the end of the mount")
 
+    def take_over(self) -> None:
+        """Open again what an earlier engine of this mount had open. Whatever is not to be had any more is ESTALE."""
+        for slot in self.estate.inherited if self.estate is not None else ():
+            handle = self._namespace.reopen(
+                slot.inode,
+                writable=bool(slot.flags & OpenFlag.WRITE),
+                append=bool(slot.flags & OpenFlag.APPEND),
+                version=VersionId(slot.version),
+                size_bytes=slot.size_bytes,
+            )
+            self._nodes.attr(handle.entry)  # notes set-user-id bits
+            verdict = self._pages.reopened(slot.inode, content_of(handle.entry), slot)
+            if verdict.backing is not None:
+                handle.lend(verdict.backing.file.inode)
+            self._handles.reopen(slot, handle, verdict)
+
+    async def answered(self, request: int) -> tuple[EntryOut, OpenOut] | None:
+        """What an earlier engine made of an open or create and could not tell the kernel; None if it made nothing."""
+        number = self._handles.of_request(request)
+        if not number:
+            return None
+        opened = self._handles.get(number)
+        entry = await self._namespace.getattr(opened.file.inode)
+        return self._nodes.entry_out(entry), _open_out(number, opened.file, opened.verdict)
+
+    def is_open(self, handle: int) -> bool:
+        """Whether a handle is open."""
+        return self._handles.is_open(handle)
+
     async def drop_privileges(self, node: int) -> None:
         """Clear set-user-id bits as a write by an ordinary user does."""
         await self._kill_privileges(self._nodes.inode(node))
@@ -359,7 +437,7 @@ class Vfs:
         """At most ``limit`` entries from cookie ``offset`` on; an empty list is the end. Offset 0 starts over.
         ``node`` tells the directory where ``handle`` is 0, because the kernel asks for no opendir."""
         stream = self.hits.stream(node, handle)
-        if offset == 0 or (stream.shared and stream.children is None):
+        if offset == 0 or stream.children is None:
             stream.start(await self._snapshot(stream.inode))
         found: list[DirEntry] = []
         while not found:
@@ -480,21 +558,24 @@ class Vfs:
                 self._namespace.renew_inode(inode)
                 raise Changed("the kernel has other bytes of this file open") from error
             raise
-        return self._number(handle, caller, verdict)
+        return self._number(handle, caller, verdict, content_of(entry))
 
-    def _number(self, handle: Handle, caller: Caller, verdict: PageVerdict) -> OpenOut:
+    def _number(self, handle: Handle, caller: Caller, verdict: PageVerdict, content: Content) -> OpenOut:
         if verdict.backing is not None:
             handle.lend(verdict.backing.file.inode)
         else:
             # Opened at once: eviction and the origin then cannot touch what this handle reads.
             handle.attach()
-        number = self._handles.add(handle, caller, verdict)
-        backing_id = 0 if verdict.backing is None else verdict.backing.id
-        return OpenOut(number, verdict.keep_cache, verdict.direct_io, backing_id, no_flush=not handle.writable)
+        return _open_out(self._handles.add(handle, caller, verdict, content), handle, verdict)
 
     def io_mode(self, inode: int) -> str:
         """How the kernel reads a file of this mount now: ``passthrough``, ``cached`` or ``closed``."""
         return self._pages.mode(inode)
+
+
+def _open_out(number: int, handle: Handle, verdict: PageVerdict) -> OpenOut:
+    backing_id = 0 if verdict.backing is None else verdict.backing.id
+    return OpenOut(number, verdict.keep_cache, verdict.direct_io, backing_id, no_flush=not handle.writable)
 
 
 def reads_what(handle: Handle, entry: Entry) -> bool:

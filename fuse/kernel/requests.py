@@ -92,14 +92,14 @@ async def _rmdir(vfs: Vfs, request: Request) -> Answer:
 async def _rename(vfs: Vfs, request: Request) -> Answer:
     (new_parent,) = wire.RENAME_IN.unpack_from(request.body)
     name, new_name = wire.two_strings(request.body, wire.RENAME_IN.size)
-    await vfs.rename(request.node, name, new_parent, new_name)
+    await vfs.rename(request.node, name, new_parent, new_name, request=wire.number_of(request))
     return NO_BODY
 
 
 async def _rename2(vfs: Vfs, request: Request) -> Answer:
     new_parent, flags, _ = wire.RENAME2_IN.unpack_from(request.body)
     name, new_name = wire.two_strings(request.body, wire.RENAME2_IN.size)
-    await vfs.rename(request.node, name, new_parent, new_name, flags)
+    await vfs.rename(request.node, name, new_parent, new_name, flags, request=wire.number_of(request))
     return NO_BODY
 
 
@@ -291,7 +291,7 @@ def forget(vfs: Vfs, request: Request) -> None:
 
 def caller_of(request: Request) -> Caller:
     """Who made the request."""
-    return Caller(request.uid, request.gid, request.pid)
+    return Caller(request.uid, request.gid, request.pid, wire.number_of(request))
 
 
 HANDLERS: dict[int, Handler] = {

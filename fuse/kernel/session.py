@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import trio
@@ -17,6 +17,7 @@ from tiercache.fuse.guard import errno_for
 from tiercache.fuse.kernel import mounting, wire
 from tiercache.fuse.kernel.inline import INLINE
 from tiercache.fuse.kernel.requests import HANDLERS, Answer, forget
+from tiercache.fuse.kernel.resent import RESENT
 from tiercache.fuse.kernel.wire import InitFlag, Notice, Opcode, Request
 from tiercache.fuse.vfs import Vfs
 from tiercache.memory import Memory, Purpose
@@ -64,7 +65,11 @@ WANTED = (
     | InitFlag.PASSTHROUGH
     | InitFlag.NO_OPEN_SUPPORT
     | InitFlag.NO_OPENDIR_SUPPORT
+    | InitFlag.HAS_RESEND
 )
+
+LEAVE_S = 5.0
+"""How long requests under way may take when the engine gives its place to another; then they are sent again to it."""
 
 
 class KernelDriver:
@@ -88,7 +93,13 @@ class KernelDriver:
         self._turn_began_s = 0.0
         self._taken = 0  # requests taken ever
         self._under_way = 0  # requests that tasks work on
+        self._idle = trio.Event()
         self._poll = select.poll()
+        self._adopted = False
+        self.gone = False
+        self._reading = trio.CancelScope()
+        self.on_negotiated: Callable[[int, int], None] = lambda descriptor, flags: None
+        """Called when the session has begun, with what another engine needs to go on with it: see ``adopt``."""
 
     def mount(self) -> None:
         """Ask the kernel for the mount."""
@@ -96,24 +107,55 @@ class KernelDriver:
         os.set_blocking(self._descriptor, False)
         self._poll.register(self._descriptor, select.POLLIN)
 
+    def adopt(self, descriptor: int, flags: int) -> None:
+        """Go on with a session that an earlier engine began, with the features that it negotiated."""
+        self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
+        self._poll.register(descriptor, select.POLLIN)
+        self._adopted = True
+        self._begin(flags)
+
     async def run(self) -> None:
-        """Serve requests until the filesystem is unmounted."""
+        """Serve requests until the filesystem is unmounted, or ``leave``."""
         slots = trio.Semaphore(MAX_REQUESTS)
+        if self._adopted:
+            self._ask_again()
         async with trio.open_nursery() as nursery:
-            while (request := await self._next_request()) is not None:
-                if request.opcode in _SILENT:
-                    if request.opcode in (Opcode.FORGET, Opcode.BATCH_FORGET):
-                        forget(self._vfs, request)
-                elif not self._answered_inline(request):
-                    await slots.acquire()
-                    # Written bytes are held until there is room for them on the disk. While they take all the memory
-                    # there is for it, further requests wait in the kernel.
-                    size_bytes = len(request.data) if request.opcode == Opcode.WRITE else 0
-                    charge = await self._memory.take(Purpose.WRITE, size_bytes)
-                    self._count_waiting()
-                    self._under_way += 1
-                    nursery.start_soon(self._serve, wire.kept(request), charge, slots)
+            with self._reading:
+                await self._take_requests(slots, nursery)
+                self.gone = True
+            if self._reading.cancelled_caught and self._under_way:
+                with trio.move_on_after(LEAVE_S):
+                    await self._idle.wait()
             nursery.cancel_scope.cancel()
+
+    async def _take_requests(self, slots: trio.Semaphore, nursery: trio.Nursery) -> None:
+        while (request := await self._next_request()) is not None:
+            if request.opcode in _SILENT:
+                if request.opcode in (Opcode.FORGET, Opcode.BATCH_FORGET):
+                    forget(self._vfs, request)
+            elif not self._answered_inline(request):
+                await slots.acquire()
+                # Written bytes are held until there is room for them on the disk. While they take all the memory there
+                # is for it, further requests wait in the kernel.
+                size_bytes = len(request.data) if request.opcode == Opcode.WRITE else 0
+                charge = await self._memory.take(Purpose.WRITE, size_bytes)
+                self._count_waiting()
+                self._under_way += 1
+                nursery.start_soon(self._serve, wire.kept(request), charge, slots)
+
+    def leave(self) -> None:
+        """Take no more requests; ``run`` returns when those under way are answered. The mount stays: what is not
+        answered is sent to whoever adopts it."""
+        self._reading.cancel()
+
+    def _ask_again(self) -> None:
+        """Have the kernel send what the earlier engine read and did not answer."""
+        try:
+            self._notify(Notice.RESEND, b"")
+        except OSError as error:
+            if error.errno not in (errno.ENODEV, errno.ECONNABORTED):  # unmounted meanwhile: the loop finds out
+                raise
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -163,7 +205,7 @@ class KernelDriver:
     def _answered_inline(self, request: Request) -> bool:
         """Answer what needs no waiting."""
         answer_now = INLINE.get(request.opcode)
-        if answer_now is None:
+        if answer_now is None or wire.is_resent(request):
             return False
         try:
             body = answer_now(self._vfs, request)
@@ -183,12 +225,16 @@ class KernelDriver:
         finally:
             self._under_way -= 1
             self._memory.release(Purpose.WRITE, charge)
+            if not self._under_way:
+                self._idle.set()
             slots.release()
 
     async def _answer(self, request: Request) -> tuple[int, Answer]:
         if request.opcode == Opcode.INIT:
             return 0, (self._init(request),)
         handler = HANDLERS.get(request.opcode)
+        if wire.is_resent(request):
+            handler = RESENT.get(request.opcode, handler)
         if handler is None:
             # The kernel remembers this answer and does the best it can without.
             return errno.ENOSYS, ()
@@ -215,8 +261,9 @@ class KernelDriver:
         if offered & InitFlag.INIT_EXT:
             offered |= wire.INIT_IN_FLAGS2.unpack_from(request.body, wire.INIT_IN.size)[0] << 32
         flags = int(WANTED) & offered
-        if flags & InitFlag.PASSTHROUGH:
-            self._vfs.backings.lender = self
+        self._begin(flags)
+        if flags & InitFlag.HAS_RESEND:
+            self.on_negotiated(self._descriptor, flags)
         return wire.INIT_OUT.pack(
             wire.MAJOR,
             wire.MINOR,
@@ -231,6 +278,10 @@ class KernelDriver:
             flags >> 32,
             self._stack_depth,
         )
+
+    def _begin(self, flags: int) -> None:
+        if flags & InitFlag.PASSTHROUGH:
+            self._vfs.backings.lender = self
 
     def lend(self, fd: int) -> int:
         """Hand an open file to the kernel and return its backing id."""

@@ -100,7 +100,12 @@ class Notice(enum.IntEnum):
 
     INVAL_INODE = 2
     INVAL_ENTRY = 3
+    RESEND = 7
+    """Send again what was read and not answered."""
 
+
+UNIQUE_RESENT = 1 << 63
+"""Set in the number of a request that is sent again, and to be set in its answer."""
 
 FOPEN_DIRECT_IO = 1 << 0
 FOPEN_KEEP_CACHE = 1 << 1
@@ -183,6 +188,16 @@ def request_of(message: memoryview) -> Request:
     _, opcode, unique, node, uid, gid, pid, _, _ = IN_HEADER.unpack_from(message)
     end = _WRITE_DATA_START if opcode == Opcode.WRITE else len(message)
     return Request(opcode, unique, node, uid, gid, pid, bytes(message[IN_HEADER.size : end]), message[end:])
+
+
+def is_resent(request: Request) -> bool:
+    """Whether an earlier engine had this request, and did not answer it."""
+    return bool(request.unique & UNIQUE_RESENT)
+
+
+def number_of(request: Request) -> int:
+    """The number of a request, the same when it is sent again."""
+    return request.unique & ~UNIQUE_RESENT
 
 
 def kept(request: Request) -> Request:

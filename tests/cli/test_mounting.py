@@ -80,10 +80,11 @@ def foreground(tiercache: Command, origin: Path, mountpoint: Path) -> subprocess
 
 def test_a_mount_that_its_dead_engine_left_is_taken_away(tiercache: Command, origin: Path, mountpoint: Path) -> None:
     tiercache.good(*tiercache.here("mount", origin, mountpoint))
-    pid = json.loads(tiercache.good(*tiercache.here("status", "--json")))["engine"]["pid"]
-    process = os.pidfd_open(pid)
-    signal.pidfd_send_signal(process, signal.SIGKILL)
-    wait_for_end(process)
+    engine = json.loads(tiercache.good(*tiercache.here("status", "--json")))["engine"]
+    for pid in (engine["supervisor_pid"], engine["pid"]):
+        process = os.pidfd_open(pid)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        wait_for_end(process)
     text = tiercache.good(*tiercache.here("umount", mountpoint))
     assert text == (f"{mountpoint}: took away the mount that a dead engine had left\neverything is in the origin\n")
     assert not os.path.ismount(mountpoint)

@@ -162,7 +162,7 @@ def test_an_unknown_setting_is_told(engine: EngineProcess, posix: Source, mountp
             engine.mount(posix, mountpoint, mount_options=settings)
 
 
-def test_the_mount_of_a_killed_engine_is_replaced(
+def test_the_mount_of_an_engine_that_was_killed_with_its_supervisor_is_replaced(
     own_engine: EngineProcess, source: Source, driver: str, mountpoint: Path
 ) -> None:
     settings = {"mount_options": {"driver": driver}}

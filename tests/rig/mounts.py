@@ -107,10 +107,11 @@ class EngineProcess:
         assert not answer["left"], answer
 
     def kill(self) -> None:
-        """What an out-of-memory killer does."""
-        pid = self.pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until_gone(pid)
+        """The engine, and before it whoever would replace it."""
+        engine = self.client.status()["engine"]
+        for pid in (engine["supervisor_pid"], engine["pid"]):
+            os.kill(pid, signal.SIGKILL)
+            wait_until_gone(pid)
 
     def stop(self) -> None:
         pid = self.pid
@@ -170,10 +171,10 @@ def clean_up(path: Path) -> None:
 class Watchdog:
     """Aborts mounts that are still there when the time is over."""
 
-    def __init__(self, *paths: Path) -> None:
+    def __init__(self, *paths: Path, limit_s: float = WATCHDOG_S) -> None:
         self.fired = False
         self._paths = paths
-        self._timer = threading.Timer(WATCHDOG_S, self._fire)
+        self._timer = threading.Timer(limit_s, self._fire)
         self._timer.daemon = True
 
     def __enter__(self) -> Watchdog:

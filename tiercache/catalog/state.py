@@ -83,11 +83,12 @@ def mark_damaged(directory: Path) -> None:
     write_state(directory, State(FORMAT, "damaged", clean=False))
 
 
-def set_unusable_aside(directory: Path, boot_id: str) -> None:
-    """Leave in ``directory`` either a catalog that can be opened or nothing."""
+def set_unusable_aside(directory: Path, boot_id: str, *, check: bool = True) -> None:
+    """Leave in ``directory`` either a catalog that can be opened or nothing. ``check``: one that was not closed in
+    order is walked through before."""
     if not os.path.lexists(directory):
         return
-    reason = _unusable(directory, boot_id)
+    reason = _unusable(directory, boot_id, check=check)
     if not reason:
         return
     aside = directory.with_name(directory.name + ".aside")
@@ -96,7 +97,7 @@ def set_unusable_aside(directory: Path, boot_id: str) -> None:
     log.warning("the catalog starts empty: %s; the old one is kept as %s until the next time", reason, aside)
 
 
-def _unusable(directory: Path, boot_id: str) -> str:
+def _unusable(directory: Path, boot_id: str, *, check: bool) -> str:
     """Why the catalog cannot be used; empty if it can."""
     if not (directory / "data.mdb").is_file():
         return "it has no data file"
@@ -110,7 +111,7 @@ def _unusable(directory: Path, boot_id: str) -> str:
     status = os.stat(directory / "data.mdb")
     if state.clean and (status.st_size, status.st_mtime_ns) == (state.size_bytes, state.mtime_ns):
         return ""
-    return _damage(directory)
+    return _damage(directory) if check else ""
 
 
 def _damage(directory: Path) -> str:

@@ -38,15 +38,21 @@ class Catalog(CatalogReader):
     """
 
     def __init__(
-        self, path: Path | str, *, map_size_bytes: int = DEFAULT_MAP_SIZE_BYTES, boot_id: str | None = None
+        self,
+        path: Path | str,
+        *,
+        map_size_bytes: int = DEFAULT_MAP_SIZE_BYTES,
+        boot_id: str | None = None,
+        check: bool = True,
     ) -> None:
+        """``check`` False: only our own engine died since the catalog was written, and somebody waits in its mounts."""
         directory = Path(path)
         self._boot_id = state.current_boot_id() if boot_id is None else boot_id
         self._transaction: Transaction | None = None
         self._next_inode = 0
         self._inode_limit = 0
         self._reap_s = 0.0
-        state.set_unusable_aside(directory, self._boot_id)
+        state.set_unusable_aside(directory, self._boot_id, check=check)
         if not directory.exists():
             _start(directory, self._boot_id, map_size_bytes)
         state.mark_open(directory, self._boot_id)

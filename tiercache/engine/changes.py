@@ -68,25 +68,44 @@ class Changes:
             stat = await tree.call(tree.origin.make_special, key, kind, device, attributes)
             return self._made(key, stat, attributes)
 
-    async def link(self, source: Key, target: Key) -> Entry:
-        """A second name for a file; only where the origin has hard links, and once its bytes are there."""
+    async def link(self, source: Key, target: Key, *, resumed: bool = False) -> Entry:
+        """A second name for a file; only where the origin has hard links, and once its bytes are there. ``resumed``: an
+        earlier engine may have made it."""
         tree = self._tree
         if not tree.can(Capability.HARD_LINKS):
             raise Unsupported(f"{show(target)}: this origin has no hard links")
         async with tree.hold(source, target):
-            return await self._link_held(source, target)
+            return await self._link_held(source, target, resumed=resumed)
 
-    async def _link_held(self, source: Key, target: Key) -> Entry:
+    async def _link_held(self, source: Key, target: Key, *, resumed: bool) -> Entry:
         tree = self._tree
         entry = await self._names.lookup(source)
         if entry.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(source)}: a directory cannot be linked")
+        made = await self._linked_before(entry, target) if resumed else None
+        if made is not None:
+            return made
         await self._require_new(target)
         if entry.staged:
             # The origin links what it has: bring the bytes there first.
             await self._writes.write_through(source)
             entry = await self._names.lookup(source)
         stat = await tree.call(tree.origin.link, source, target)
+        return self._linked(source, target, entry, stat)
+
+    async def _linked_before(self, entry: Entry, target: Key) -> Entry | None:
+        """What an earlier engine made of this link."""
+        known = await self._names.find(target)
+        if known is None or known.inode == entry.inode:
+            return known
+        source = self._tree.names_of(entry.inode)[0]
+        stats = [await self._tree.call(self._tree.origin.stat, key) for key in (source, target)]
+        if stats[0].file_id != stats[1].file_id:
+            return None
+        return self._linked(source, target, entry, stats[1])
+
+    def _linked(self, source: Key, target: Key, entry: Entry, stat: ObjectStat) -> Entry:
+        tree = self._tree
         tree.link_inode(stat, entry.inode)
         linked = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=None, at_ns=now_ns())
         tree.put_names(target, linked)
@@ -247,7 +266,7 @@ class Changes:
     def _forget_tree(self, directory: Key) -> None:
         tree = self._tree
         entry = tree.entry(directory)
-        tree.kept_directories = {key for key in tree.kept_directories if not is_below(key, directory)}
+        tree.kept_directories.replace({key for key in tree.kept_directories if not is_below(key, directory)})
         tree.marked_directories = {key for key in tree.marked_directories if not is_below(key, directory)}
         tree.catalog.drop_tree(tree.origin_id, directory)
         tree.put(directory, absent_entry(now_ns()))

@@ -6,7 +6,7 @@ from tiercache.engine.entries import absent_entry, entry_of, now_ns, staged_entr
 from tiercache.engine.live import LiveInode
 from tiercache.engine.tree import Tree
 from tiercache.journal import Journal, StagedRecord
-from tiercache.model import Attributes, Entry, ObjectStat, parent_of
+from tiercache.model import Attributes, Entry, ObjectStat, StagedState, parent_of
 from tiercache.staging import StagedFile
 from tiercache.writeback.succession import based_on, is_being_written_after
 
@@ -78,6 +78,8 @@ def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     entry = tree.put_names(record.key, entry._replace(link_count=len(names)))
     live = tree.live.obtain(record.inode, record.key, entry)
     live.staged = staged
+    if record.state is StagedState.STAGED and staged.mtime_ns > attributes.ctime_ns:
+        live.mtime_ns = staged.mtime_ns  # it was written after its attributes were last set
     return live
 
 

@@ -20,6 +20,7 @@ from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
+from tiercache.engine.orphans import Orphans
 from tiercache.engine.parts import Parts
 from tiercache.engine.status import Status
 from tiercache.engine.trees import Trees
@@ -56,6 +57,8 @@ class Engine:
         self.keeper = keeper or Keeper()
         self.replacing = False
         """It ends to make room for a new one, which takes the mounts over."""
+        self.unmounts = False
+        """It ends in order, and takes its mounts away; else they are left to the next engine."""
         self.metrics = Metrics()
         self.metrics.restarts.set(self.keeper.restarts)
         self.started_s = time.time()
@@ -68,6 +71,7 @@ class Engine:
         self.cache: Cache
         self.journal: Journal
         self.staging: Staging
+        self.orphans: Orphans
         self.writeback: WriteBack
         self.readahead: ReadAhead
         self.trees: Trees
@@ -87,6 +91,8 @@ class Engine:
             await self._open(closing, nursery)
             await self._recover()
             await nursery.start(self.writeback.run)
+            await self.mounts.go_on()
+            await self._seal_flushed()
             nursery.start_soon(self._sync_catalog)
             nursery.start_soon(self._flush_journal)
             nursery.start_soon(self._measure_lent)
@@ -125,7 +131,9 @@ class Engine:
         own_bytes = anonymous_bytes() if self._own_process else HOSTED_BYTES
         self.memory, maximum_bytes = open_memory(config, self.metrics, own_bytes)
         self._ceiling = Ceiling(maximum_bytes, self.memory, own_bytes)
-        self.catalog = Catalog(root / "catalog", map_size_bytes=config.catalog.map_size_bytes)
+        self.catalog = Catalog(
+            root / "catalog", map_size_bytes=config.catalog.map_size_bytes, check=not self.keeper.inherited
+        )
         closing.callback(self.catalog.close)
         self.journal = Journal(root / "journal", staging_directory=root / "staging", metrics=self.metrics)
         closing.callback(self.journal.close)
@@ -144,8 +152,17 @@ class Engine:
             verify=config.verify,
         )
         closing.callback(self.cache.close)
+        self.orphans = Orphans(root)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
-        self.trees = Trees(config, self.catalog, self.cache, self.journal, memory=self.memory, metrics=self.metrics)
+        self.trees = Trees(
+            config,
+            self.catalog,
+            self.cache,
+            self.journal,
+            memory=self.memory,
+            metrics=self.metrics,
+            inherit=bool(self.keeper.inherited),
+        )
         closing.callback(self.trees.close)
         self.writeback = WriteBack(
             self.journal,
@@ -185,10 +202,12 @@ class Engine:
 
     async def _recover(self) -> None:
         """Bring journal, files and catalog together again. Origins are asked later, by the uploads themselves."""
+        await self.mounts.inherit()
         for record in [*self.journal.records(), *self.journal.retractions()]:
             await self.trees.prepare(record)
         recovered = await self.cache.recover()
-        report = await self.writeback.recover()
+        self.orphans.sweep(self.mounts.inherited_inodes())
+        report = await self.writeback.recover(self.mounts.inherited_for_writing)
         log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
         for record in sorted(self.journal.records(), key=lambda record: record.rank):
             tree = self.trees.get(record.origin)
@@ -198,7 +217,9 @@ class Engine:
     async def _leave(self) -> None:
         """Unmount everything and bring to the origins what the deadline allows; or leave all to the next engine."""
         if self.replacing:
+            await self.mounts.leave()
             return
+        self.unmounts = True
         await self.mounts.close()
         if self.config.engine.stop_drain_s > 0:
             await self.drain(self.config.engine.stop_drain_s)
@@ -263,6 +284,14 @@ class Engine:
             self._ceiling.adjust()  # a new kind of origin brings its library
         return self.namespace(tree.origin_id, profile), root
 
+    async def attach_again(
+        self, url: str, client: str, options: Mapping[str, Any], profile: str
+    ) -> tuple[Namespace, Key]:
+        """As ``attach`` for a mount that outlived its engine; the origin is asked nothing."""
+        url, client, options, profile = self._configured(url, client, options, profile)
+        tree, root = await self.trees.adopt(url, client, options)
+        return self.namespace(tree.origin_id, profile), root
+
     def _configured(
         self, url: str, client: str, options: Mapping[str, Any], profile: str
     ) -> tuple[str, str, Mapping[str, Any], str]:
@@ -288,7 +317,7 @@ class Engine:
             tree = self.trees.get(origin)
             if tree is None:
                 raise ConfigError("this origin is not attached to the engine (any more)")
-            parts = Parts(self.cache, self.readahead, self.staging, self.journal, self.writeback)
+            parts = Parts(self.cache, self.readahead, self.staging, self.journal, self.writeback, self.orphans)
             found = self._namespaces[origin, settings.name] = Namespace(tree, settings, parts)
         return found
 

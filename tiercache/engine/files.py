@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from tiercache.cache import VersionRef
 from tiercache.engine.entries import now_ns, staged_entry
 from tiercache.engine.handle import Handle
-from tiercache.engine.live import LiveInode
+from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
@@ -29,6 +29,8 @@ class Files:
         self._writes = writes
         self._cache = parts.cache
         self._readahead = parts.readahead
+        self._staging = parts.staging
+        self._orphans = parts.orphans
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -66,6 +68,50 @@ class Files:
             handle.share(donor)
         live.handles.add(handle)
         return handle
+
+    def reopen(self, inode: int, *, writable: bool, append: bool, version: VersionRef) -> Handle:
+        """A handle that an earlier engine had, by inode: of the file that has this inode now, or that lost its name
+        but was kept. ``version`` is what it read when it was opened, for a file that others replaced. Where nothing is
+        left of it, reading and writing raise Changed (ESTALE)."""
+        live = self._tree.live.get(inode) or self._live_again(inode) or self._nameless(inode)
+        if live is None:
+            live = self._tree.live.add_nameless(inode, Entry(Kind.FILE, inode, version.size_bytes))
+            live.replaced = True
+        orphan = self._orphans.find(inode)
+        if live.key is not None:
+            handle = self._handle(live, live.entry, writable=writable, append=append)
+            if orphan is not None and not orphan.staged and live.staged is None:
+                # It was about to lose its name, and the origin may have lost its bytes already.
+                handle.read_file(orphan.path)
+            return handle
+        if orphan is not None:
+            version = version._replace(size_bytes=orphan.entry.size_bytes, id=orphan.entry.version)
+        handle = Handle(self, self._writes, live, version, writable=writable, append=append)
+        if orphan is None:
+            handle.lost = not version.id
+        elif not orphan.staged:
+            handle.read_file(orphan.path)
+        live.handles.add(handle)
+        return handle
+
+    def _live_again(self, inode: int) -> LiveInode | None:
+        """The file has a name."""
+        tree = self._tree
+        for key in tree.names_of(inode):
+            entry = tree.entry(key)
+            if entry is not None and entry.inode == inode and (entry.version or entry.staged):
+                return tree.live.obtain(inode, key, entry)
+        return None
+
+    def _nameless(self, inode: int) -> LiveInode | None:
+        """The file lost its name, and its bytes were kept."""
+        orphan = self._orphans.find(inode)
+        if orphan is None:
+            return None
+        live = self._tree.live.add_nameless(inode, orphan.entry)
+        if orphan.staged:
+            live.staged = self._staging.adopt(orphan.path)
+        return live
 
     def _handle(self, live: LiveInode, entry: Entry, *, writable: bool, append: bool) -> Handle:
         version = self._tree.version_ref(live.key or b"", entry) if entry.version else None
@@ -120,6 +166,8 @@ class Files:
         """The half of it that never waits, and all of it for a handle that could not write."""
         if handle.window is not None:
             self._readahead.forget(handle.window)
+        if not live.handles:
+            self._orphans.drop(live.inode)
         if live.key is None and not live.handles:
             self._writes.drop_staged(live)
         elif live.staged is not None and not live.writers:
@@ -150,6 +198,8 @@ class Files:
 
     async def read_version(self, handle: Handle, version: VersionRef, offset: int, length: int) -> bytes | memoryview:
         """Read through the cache, with read-ahead for this handle."""
+        if not version.key:
+            raise Changed("the file was replaced at the origin while it was open")
         with self._reading(handle, version, offset, length):
             return await self._cache.read(version, offset, length)
 
@@ -188,6 +238,8 @@ class Files:
             if live.handles and live.hold is None:
                 live.hold = ExitStack()
                 live.hold.enter_context(live.staged.held())
+            if live.handles:
+                await self._orphans.keep(live.inode, live.staged.path, live_entry(live), staged=True)
             return
         for handle in list(live.handles):
             if handle.version is None or handle.attach():
@@ -196,6 +248,13 @@ class Files:
             with suppress(TierCacheError):
                 await self._cache.ensure(handle.version, 0, handle.version.size_bytes)
             handle.attach()
+        local = next((path for handle in live.handles if (path := handle.local_path) is not None), None)
+        if local is not None:
+            await self._orphans.keep(live.inode, local, live_entry(live), staged=False)
+
+    def keep_attributes(self, live: LiveInode) -> None:
+        """A file without a name has new attributes."""
+        self._orphans.update(live.inode, live_entry(live))
 
     def renew_inode(self, inode: int) -> None:
         """Give the names of a clean file a new inode; handles of the old one go on as those of a replaced file."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tiercache.cache import VersionRef
 from tiercache.engine.live import LiveInode, live_entry
-from tiercache.errors import ReadOnly, Unsupported
+from tiercache.errors import Changed, ReadOnly, Unsupported
 from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key
 
 if TYPE_CHECKING:
@@ -33,13 +33,15 @@ class Handle:
         self._files = files
         self._writes = writes
         self._live = live
-        self._append = append
+        self.append = append
         self.writable = writable
         self.version = version
         """The version that a clean read returns; None while the inode has only staged bytes."""
         self._fd: int | None = None
         """The complete local file of ``version``: once open, eviction and the origin cannot touch this handle."""
         self.window: Window | None = None
+        self.lost = False
+        """An earlier engine had it, and nothing is left of its bytes."""
         self.lent_inode = 0
         """Inode number of the local file that the kernel reads and writes for this handle; 0 when it asks us."""
 
@@ -68,6 +70,8 @@ class Handle:
 
     def read_now(self, offset: int, size: int) -> bytes | None:
         """As ``read`` where a local file holds all bytes, else None."""
+        if self.lost:
+            raise _lost()
         staged = self._live.staged
         if staged is not None:
             return staged.pread(size, offset)
@@ -92,6 +96,15 @@ class Handle:
             return True
         return self._files.readable(version) is not None
 
+    @property
+    def local_path(self) -> str | None:
+        """A path of the local file that this handle has open, whatever became of its name."""
+        return None if self._fd is None else f"/proc/self/fd/{self._fd}"
+
+    def read_file(self, path: str) -> None:
+        """Read this local file, which holds all bytes of the handle's version."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     def share(self, other: Handle) -> None:
         """Read the local file that ``other`` has open: it may have no name any more."""
         if other._fd is not None:
@@ -109,14 +122,25 @@ class Handle:
     async def write(self, offset: int, data: bytes | memoryview) -> int:
         """Write all of ``data``; waits when the staging budget is full. An append handle ignores ``offset``."""
         self._require_writable()
-        return await self._writes.write(self._live, offset, data, append=self._append)
+        return await self._writes.write(self._live, offset, data, append=self.append)
 
     def write_now(self, offset: int, data: bytes | memoryview) -> int | None:
         """As ``write`` where the staged file is there and has room, else None and nothing is written."""
         self._require_writable()
-        return self._writes.write_now(self._live, offset, data, append=self._append)
+        return self._writes.write_now(self._live, offset, data, append=self.append)
+
+    def ends_with(self, offset: int, data: bytes | memoryview) -> bool:
+        """Whether this is a handle that appends, and ``data`` lies at the end of the staged file, not before
+        ``offset``."""
+        staged = self._live.staged
+        if not self.append or staged is None:
+            return False
+        start = staged.size_bytes - len(data)
+        return start >= offset and staged.pread(len(data), start) == bytes(data)
 
     def _require_writable(self) -> None:
+        if self.lost:
+            raise _lost()
         if not self.writable:
             raise ReadOnly("the file was not opened for writing")
 
@@ -211,3 +235,7 @@ class Handle:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _lost() -> Changed:
+    return Changed("the file was gone when its engine was replaced")

@@ -107,6 +107,10 @@ class LiveTable:
             live.users -= 1
             self.release(live)
 
+    def add_nameless(self, inode: int, entry: Entry) -> LiveInode:
+        """The live inode of a file that has no name, but is open; made if it is not there."""
+        return self._by_inode.setdefault(inode, LiveInode(inode, None, entry._replace(link_count=0)))
+
     def release(self, live: LiveInode) -> None:
         """Drop the inode if nothing uses it any more."""
         if live.hold is not None and not live.handles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ import trio
 
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import MountError, TierCacheError
+from tiercache.journal import StagedRecord
 from tiercache.model import Key, OriginId, is_below
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
-    from tiercache.fuse.mounts import Serving
+    from tiercache.fuse.mounts import Legacy, Serving, Succession
 
 ENDING_S = 5.0
 """How long a mount waits for an earlier one of the same place to end."""
@@ -33,6 +35,10 @@ class Mount:
     namespace: Namespace
     root: Key
     read_only: bool
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What it was asked for with: client, options (secrets too), profile, mount_options."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The supervisor's name for it."""
     outlives: bool = False
     """The supervisor has it too: the next engine goes on with it."""
     serving: Serving | None = None
@@ -47,6 +53,7 @@ class Mounts:
         self._engine = engine
         self._nursery = nursery
         self._mounts: dict[str, Mount] = {}
+        self._inherited: list[tuple[Mount, Legacy]] = []
 
     def __len__(self) -> int:
         return len(self._mounts)
@@ -76,17 +83,26 @@ class Mounts:
             raise MountError(f"{mountpoint}: {self._mounts[mountpoint].url} is mounted there already")
         namespace, root = await self._engine.attach(url, client, options, profile)
         await namespace.root(root)
-        mount = Mount(mountpoint, url, namespace, root, read_only or namespace.read_only)
-        self._mounts[mountpoint] = mount
-        try:
-            mount.serving = await self._nursery.start(self._serve, mount, mount_options or {})
-        except BaseException:
-            self._mounts.pop(mountpoint, None)
-            raise
+        settings = {
+            "client": client,
+            "options": options or {},
+            "profile": profile,
+            "mount_options": mount_options or {},
+        }
+        mount = Mount(mountpoint, url, namespace, root, read_only or namespace.read_only, settings)
+        await self._start(mount, None)
         return mount
 
+    async def _start(self, mount: Mount, legacy: Legacy | None) -> None:
+        self._mounts[mount.mountpoint] = mount
+        try:
+            mount.serving = await self._nursery.start(self._serve, mount, legacy)
+        except BaseException:
+            self._mounts.pop(mount.mountpoint, None)
+            raise
+
     async def _serve(
-        self, mount: Mount, options: dict[str, Any], *, task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED
+        self, mount: Mount, legacy: Legacy | None, *, task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED
     ) -> None:
         # The one import that points up: the engine hosts mounts, and it runs without FUSE all the same.
         from tiercache.fuse.mounts import serve_mount
@@ -101,8 +117,10 @@ class Mounts:
                 mount.root,
                 mount.mountpoint,
                 read_only=mount.read_only,
-                options=options,
+                options=mount.settings["mount_options"],
                 on_started=started.started,
+                succession=self._succession(mount),
+                legacy=legacy,
             )
         except TierCacheError as error:
             if not started.reported:
@@ -112,6 +130,75 @@ class Mounts:
             metrics.mounts.dec()
             self._mounts.pop(mount.mountpoint, None)
             mount.ended.set()
+
+    # -- from one engine to the next ----------------------------------------------------------------
+
+    def _succession(self, mount: Mount) -> Succession | None:
+        """How the mount outlives this engine; None where it cannot."""
+        keeper = self._engine.keeper
+        if not keeper.keeps:
+            return None
+        from tiercache.fuse.mounts import Succession
+
+        def keep(session: dict[str, Any], descriptors: tuple[int, ...]) -> None:
+            asked = {"mountpoint": mount.mountpoint, "url": mount.url, "read_only": mount.read_only, **mount.settings}
+            mount.outlives = keeper.hold(mount.id, {**asked, "session": session}, descriptors)
+
+        async def release() -> None:
+            if mount.outlives:
+                await keeper.release(mount.id)
+
+        return Succession(keep, release, lambda: mount.outlives and not self._engine.unmounts)
+
+    async def inherit(self) -> None:
+        """Look at what the engine before this one left; the origins are asked nothing. A mount that cannot be taken
+        over is given up: whoever uses it gets errors, and it is taken away."""
+        inherited, self._engine.keeper.inherited = self._engine.keeper.inherited, []
+        for item in inherited:
+            from tiercache.fuse.mounts import Legacy, give_up
+
+            asked = item.description
+            try:
+                legacy = Legacy.of(asked["session"], item.descriptors)
+                settings = {name: asked[name] for name in ("client", "options", "profile", "mount_options")}
+                namespace, root = await self._engine.attach_again(
+                    asked["url"], asked["client"], asked["options"], asked["profile"]
+                )
+            except (TierCacheError, KeyError, ValueError) as error:
+                log.error("%s: cannot be taken over, it is given up: %s", asked.get("mountpoint"), error)
+                await self._engine.keeper.release(item.id)
+                await trio.to_thread.run_sync(give_up, asked.get("mountpoint", ""), item.descriptors)
+                continue
+            mount = Mount(asked["mountpoint"], asked["url"], namespace, root, asked["read_only"], settings, item.id)
+            mount.outlives = True
+            self._inherited.append((mount, legacy))
+
+    def inherited_inodes(self) -> set[int]:
+        """Whatever programs have open in the mounts that are to be taken over."""
+        return {slot.inode for _, legacy in self._inherited for slot in legacy.open_files}
+
+    def inherited_for_writing(self, record: StagedRecord) -> bool:
+        """Whether programs have a staged file open for writing in these mounts."""
+        return (record.origin, record.inode) in {
+            (mount.namespace.origin_id, slot.inode)
+            for mount, legacy in self._inherited
+            for slot in legacy.open_files
+            if slot.writes
+        }
+
+    async def go_on(self) -> None:
+        """Serve the mounts that the engine before this one left."""
+        inherited, self._inherited = self._inherited, []
+        for mount, legacy in inherited:
+            await self._start(mount, legacy)
+
+    async def leave(self) -> None:
+        """Stop serving and leave every mount to the next engine."""
+        for mount in self:
+            if mount.serving is not None:
+                mount.serving.leave()
+        for mount in self:
+            await mount.ended.wait()
 
     async def umount(self, mountpoint: str, *, lazy: bool = False) -> Mount:
         """Unmount; MountError when it is in use (unless ``lazy``) or not ours."""

@@ -17,11 +17,12 @@ from tiercache.engine.names import Names, show
 from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
 from tiercache.engine.renames import Renames
+from tiercache.engine.resumption import Resumption
 from tiercache.engine.tree import ChangeListener, Tree
 from tiercache.engine.writes import Writes
 from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
-from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space
+from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
 
@@ -44,6 +45,7 @@ class Namespace:
         self.renames = Renames(
             tree, self.names, self.files, self.writes, self.client_files, self.changes, parting, parts
         )
+        self.resumption = Resumption(tree, self.names, self.files, self.changes, self.renames, parts)
         self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)
 
@@ -199,6 +201,11 @@ class Namespace:
         key = await self._present_key(inode)
         return await self.files.open(key, write=write, truncate=truncate, append=append, bring=read and not write)
 
+    def reopen(self, inode: int, *, writable: bool, append: bool, version: VersionId, size_bytes: int) -> Handle:
+        """A handle that an earlier engine had; see ``Files.reopen``."""
+        known = VersionRef(self.tree.origin, self.origin_id, b"", "", size_bytes, version)
+        return self.files.reopen(inode, writable=writable, append=append, version=known)
+
     def open_known(self, inode: int) -> Handle | None:
         """As ``open`` for reading where the catalog can answer alone, else None."""
         live = self.tree.live.get(inode)
@@ -263,6 +270,17 @@ class Namespace:
             source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
         )
 
+    async def resume_rename(self, source: Key, target: Key, *, inode: int, exchange: bool) -> bool:
+        """Finish a rename that an earlier engine was killed in; see ``Resumption``."""
+        self._require_writable()
+        return await self.resumption.rename(source, target, inode=inode, exchange=exchange)
+
+    def doubt(self, key: Key) -> None:
+        """Ask the origin for this name at its next lookup."""
+        entry = self.tree.entry(key)
+        if entry is not None and not entry.staged:
+            self.tree.put(key, entry._replace(checked_ns=0))
+
     async def copy(self, source: Key, target: Key) -> Entry:
         self._require_writable()
         return await self.renames.copy(source, target)
@@ -280,9 +298,10 @@ class Namespace:
             key, kind, device, Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns)
         )
 
-    async def link(self, inode: int, key: Key) -> Entry:
+    async def link(self, inode: int, key: Key, *, resumed: bool = False) -> Entry:
+        """``resumed``: an earlier engine may have made the link; then it is the answer."""
         self._require_writable()
-        return await self.changes.link(await self._present_key(inode), key)
+        return await self.changes.link(await self._present_key(inode), key, resumed=resumed)
 
     async def setattr(
         self,
@@ -313,6 +332,7 @@ class Namespace:
         if live is not None and live.key is None:
             live.mtime_ns = 0
             live.entry = live.entry._replace(**{k: v for k, v in attributes._asdict().items() if k in Entry._fields})
+            self.files.keep_attributes(live)
             return live_entry(live)
         return await self.attributes.set_attributes(await self._present_key(inode), attributes)
 

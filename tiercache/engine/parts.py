@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiercache.cache import Cache
+from tiercache.engine.orphans import Orphans
 from tiercache.journal import Journal
 from tiercache.readahead import ReadAhead
 from tiercache.staging import Staging
@@ -20,3 +21,4 @@ class Parts:
     staging: Staging
     journal: Journal
     writeback: WriteBack
+    orphans: Orphans

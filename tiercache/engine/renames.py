@@ -97,11 +97,15 @@ class Renames:
             self._changes.keep(parent_of(source))
         else:
             tree.doubt_parents(source)
-        self._touch_both(source, target, entry, replaced)
-        tree.changed(source, entry.inode)
-        tree.changed(target, replaced.inode if replaced else 0)
+        self.told(source, target, entry, replaced)
         if keep_directory:
             await self._changes.mark(parent_of(source), source)
+
+    def told(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
+        """The catalog has the new names: the directories' times move, and listeners hear of it."""
+        self._touch_both(source, target, entry, replaced)
+        self._tree.changed(source, entry.inode)
+        self._tree.changed(target, replaced.inode if replaced else 0)
 
     def _touch_both(self, source: Key, target: Key, came: Entry, went: Entry | None) -> None:
         """``came`` moved from the source's directory to the target's, where ``went`` was and is no more."""
@@ -123,9 +127,13 @@ class Renames:
         for key in (source, target):
             await self._writes.write_through_below(key)
         await tree.call(lambda: tree.origin.rename(source, target, exchange=True))
+        self.exchange_names(source, target, await self._names.lookup(source), await self._names.lookup(target))
+
+    def exchange_names(self, source: Key, target: Key, entry: Entry, other: Entry) -> None:
+        """The origin has exchanged two names; the catalog follows. ``entry`` was the source, ``other`` the target."""
+        tree = self._tree
         self._touch_both(source, target, entry, None)
         self._touch_both(target, source, other, None)
-        entry, other = await self._names.lookup(source), await self._names.lookup(target)
         for key, now in ((source, other), (target, entry)):
             tree.catalog.drop_tree(tree.origin_id, key)
             tree.put(key, now._replace(checked_ns=0))
@@ -156,7 +164,7 @@ class Renames:
             await self._move_object(source, target, await self._names.lookup(source), replaced)
             return
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
-        self._move_name(source, target, moved, replaced)
+        self.move_name(source, target, moved, replaced)
 
     async def _left_behind(self, source: Key, entry: Entry) -> str:
         """The etag of what the origin has under the name of a dirty file, "" if nothing. Of another file than the one
@@ -186,7 +194,7 @@ class Renames:
         moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
         moved = self._as_linked(moved, source, target)
         self._files.rebind(source, entry, target, moved)
-        self._move_name(source, target, moved, replaced)
+        self.move_name(source, target, moved, replaced)
 
     def _as_linked(self, moved: Entry, source: Key, target: Key) -> Entry:
         """Another name of a hard-linked file knows of bytes that are staged, or that arrived while one was moved."""
@@ -225,7 +233,7 @@ class Renames:
                 with suppress(TierCacheError):  # told at the file's next fsync or close, not instead of the failure
                     await self._writes.seal_held(live)
 
-    def _move_name(self, source: Key, target: Key, moved: Entry, replaced: Entry | None) -> None:
+    def move_name(self, source: Key, target: Key, moved: Entry, replaced: Entry | None) -> None:
         tree = self._tree
         live = tree.live.get(moved.inode)
         if moved.staged and live is not None and live.key == source:
@@ -249,6 +257,12 @@ class Renames:
                 raise NotDirectory(f"{show(target)}: not a directory")
             if target in tree.staged_below or await self._names.children(target, posix=False):
                 raise NotEmpty(f"{show(target)}: directory not empty")
+        await self.move_directory(source, target)
+
+    async def move_directory(self, source: Key, target: Key, *, moved_there: bool = False) -> None:
+        """Everything below ``source`` goes to ``target``, at the origin (unless it is ``moved_there``), in the
+        journal and in the catalog."""
+        tree = self._tree
         await self._writeback.settle_below(tree.origin_id, target)
         dirty = self._staged_below(source)
         held_ids = [record.id for record in dirty]
@@ -256,7 +270,9 @@ class Renames:
         try:
             # Those that arrive before they can be held back are objects like the others.
             dirty = [record for record in dirty if await self._writeback.hold_back(record.id)]
-            if tree.can(Capability.RENAME):
+            if moved_there:
+                pass
+            elif tree.can(Capability.RENAME):
                 # An upload to an old name that lands later would make the old directory anew.
                 await self._writeback.settle_below(tree.origin_id, source)
                 await tree.call(lambda: tree.origin.rename(source, target))
@@ -328,7 +344,7 @@ class Renames:
         tree.catalog.forget_listing(tree.origin_id, source)
         at_ns = now_ns()
         tree.put(source, absent_entry(at_ns))
-        tree.kept_directories = _moved_keys(tree.kept_directories, source, target)
+        tree.kept_directories.replace(_moved_keys(set(tree.kept_directories), source, target))
         tree.marked_directories = _moved_keys(tree.marked_directories, source, target)
         for live in tree.live:
             if live.key is not None and is_below(live.key, source):

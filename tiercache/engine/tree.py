@@ -13,6 +13,7 @@ import trio
 from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import directory_entry, now_ns
+from tiercache.engine.kept_directories import KeptDirectories
 from tiercache.engine.live import LiveTable, live_entry
 from tiercache.engine.name_locks import NameLocks
 from tiercache.journal import OriginSource
@@ -66,9 +67,9 @@ class Tree:
     """For each directory, how many staged names lie anywhere under it: such a directory exists even where the
     origin, whose directories are key prefixes, does not know it yet."""
 
-    kept_directories: set[Key] = field(default_factory=set)
-    """Directories on an object store that lost an object by our own unlink or rename. POSIX lets an empty directory
-    stand; what has no marker is remembered until ``rmdir`` or the end of the engine."""
+    kept_directories: KeptDirectories = field(default_factory=KeptDirectories)
+    """Directories on an object store that lost an object by our own unlink or rename; what has no marker is remembered
+    here."""
 
     marked_directories: set[Key] = field(default_factory=set)
     """Directories that have a marker on an object store, which we made."""

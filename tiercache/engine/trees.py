@@ -11,6 +11,7 @@ import trio
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import Config
+from tiercache.engine.kept_directories import DIRECTORY_NAME, KeptDirectories
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent, Broken, TierCacheError
 from tiercache.journal import Journal, OriginSource, StagedRecord
@@ -32,10 +33,20 @@ class Trees:
     """Opens origins on demand and keeps them until the engine ends."""
 
     def __init__(
-        self, config: Config, catalog: Catalog, cache: Cache, journal: Journal, *, memory: Memory, metrics: Metrics
+        self,
+        config: Config,
+        catalog: Catalog,
+        cache: Cache,
+        journal: Journal,
+        *,
+        memory: Memory,
+        metrics: Metrics,
+        inherit: bool = False,
     ) -> None:
+        """``inherit``: mounts of the engine before this one are still in use."""
         self._config = config
         self._memory = memory
+        self._inherit = inherit
         self._catalog = catalog
         self._cache = cache
         self._journal = journal
@@ -68,6 +79,16 @@ class Trees:
         known.origin, known.source = origin, source
         self._options[identity] = (client, options)
         return known, root
+
+    async def adopt(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Tree, Key]:
+        """As ``attach``, but nothing is asked: a mount that outlived its engine is served while its origin is down."""
+        origin, root = await trio.to_thread.run_sync(lambda: self._open(url, client, options))
+        identity = origin_id(origin.identity)
+        known = self._trees.get(identity)
+        if known is not None:
+            origin.close()
+            return known, root
+        return self._add(identity, origin, OriginSource(url, client, public_options(options)), client, options), root
 
     def _check(self, origin: RetryingOrigin, root: Key) -> None:
         """Whether the origin answers. Not with the patience of a reader in mid-epoch: somebody waits at a prompt."""
@@ -115,6 +136,9 @@ class Trees:
             drop_version=self._cache.drop,
             is_staged=self._is_staged,
             retracted=lambda key: self._retracted(identity, key),
+            kept_directories=KeptDirectories(
+                self._config.cache_dir / DIRECTORY_NAME / identity.hex(), inherit=self._inherit
+            ),
         )
         self._trees[identity] = tree
         self._options[identity] = (client, options)

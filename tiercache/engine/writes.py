@@ -44,6 +44,7 @@ class Writes:
         self._staging = parts.staging
         self._journal = parts.journal
         self._writeback = parts.writeback
+        self._orphans = parts.orphans
         self.lending = Lending(tree, profile, parts.cache, parts.staging, parts.journal)
 
     # -- bytes --------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ class Writes:
 
     async def _stage_unnamed(self, live: LiveInode, *, empty: bool) -> StagedFile:
         """The first write to a file that was deleted while it was clean. It lives as long as its handles, without a
-        record: after a crash nobody misses it."""
+        record."""
         staged = self._staging.create()
         try:
             if not empty:
@@ -200,6 +201,7 @@ class Writes:
             self._staging.delete(staged.id)
             raise
         live.staged = staged
+        await self._orphans.keep(live.inode, staged.path, live.entry, staged=True)
         return staged
 
     async def _copy_unnamed(self, live: LiveInode, staged: StagedFile) -> None:

@@ -101,6 +101,15 @@ class Staging:
         file = self._files[staged_id] = StagedFile(staged_id, path, self.disk, on_open=self._reopened)
         return file
 
+    def adopt(self, path: str) -> StagedFile:
+        """Take in a file that an earlier run kept elsewhere on this disk: under a new id, without a record."""
+        staged_id = self.new_id()
+        with told("taking up a file that is open"):
+            os.link(path, self.path(staged_id))
+        file = self.open(staged_id)
+        self.measure(staged_id)
+        return file
+
     def opened(self, staged_id: int) -> StagedFile | None:
         """The file if somebody has it open."""
         return self._files.get(staged_id)
@@ -281,6 +290,10 @@ class Staging:
             covers = self._names_made
             await trio.to_thread.run_sync(self._sync_directory)
             self._names_durable = covers
+
+    def sync_names(self) -> None:
+        """Make every name in the directory durable. Blocking."""
+        self._sync_directory()
 
     def _sync_directory(self) -> None:
         with told(f"fsync of {self.directory}"):

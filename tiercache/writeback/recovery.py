@@ -53,13 +53,22 @@ def make_plan(
     rebooted: bool,
     uploads: Callable[[StagedRecord], bool],
     now_ns: int,
+    is_open: Callable[[StagedRecord], bool] = lambda record: False,
 ) -> Plan:
-    """Decide on every record and every file. ``rebooted``: unsynced bytes may be gone with the page cache."""
+    """Decide on every record and every file. ``rebooted``: unsynced bytes may be gone with the page cache. ``is_open``:
+    programs still have the file open for writing, in a mount that outlived its engine."""
     plan = Plan()
     known: set[int] = set()
     for record in records:
         known.add(record.id)
-        _decide(plan, record, files.get(record.id), rebooted=rebooted, uploads=uploads, now_ns=now_ns)
+        _decide(
+            plan,
+            record,
+            files.get(record.id),
+            rebooted=rebooted,
+            uploads=lambda record: uploads(record) and not (record.state is StagedState.STAGED and is_open(record)),
+            now_ns=now_ns,
+        )
     orphans = [staged_id for staged_id in files if staged_id not in known]
     plan.delete.extend(orphans)
     plan.removed_files = len(orphans)

@@ -122,9 +122,10 @@ class WriteBack:
 
     # -- start and status -----------------------------------------------------------------------------------------
 
-    async def recover(self) -> RecoveryReport:
+    async def recover(self, is_open: Callable[[StagedRecord], bool] = lambda record: False) -> RecoveryReport:
         """Take up what an earlier run left; to be called once, before ``run`` and before anything is staged.
-        Idempotent. It asks nothing of the origins: that is the first thing each upload does."""
+        Idempotent. It asks nothing of the origins: that is the first thing each upload does. ``is_open``: the file is
+        still being written, in a mount that outlived its engine: it stays as it is."""
         files = await trio.to_thread.run_sync(self._staging.scan)
         plan = make_plan(
             self._journal.records(),
@@ -132,7 +133,11 @@ class WriteBack:
             rebooted=self._journal.rebooted,
             uploads=self._uploads,
             now_ns=time.time_ns(),
+            is_open=is_open,
         )
+        if files:
+            # A name that an earlier run made may not have been synced by it, and counts as durable from now on.
+            await trio.to_thread.run_sync(self._staging.sync_names)
         for staged_id, file in files.items():
             self._staging.found(staged_id, file)
         if plan.put or plan.drop:

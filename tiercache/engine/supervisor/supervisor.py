@@ -86,6 +86,8 @@ class Supervisor:
             self._restarts.on_request()
             return 0.0
         if not self._held:
+            if code < 0:
+                say(f"the engine {_how(code)}; it had no mounts, and whoever needs one starts another")
             return None
         delay_s = self._restarts.after_crash(self._clock(), was_ready=self._ready)
         if delay_s is None:

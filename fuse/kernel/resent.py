@@ -1,0 +1,146 @@
+"""Requests that an earlier engine read and did not answer, and may have carried out: wholly, in part or not at all.
+
+The kernel sends them again. Programs must see each done once, with the outcome of the first time. Requests that are
+missing here can simply be done again: they read, or set what they set before.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tiercache.errors import Absent, Exists, NoAttribute
+from tiercache.fuse.kernel import wire
+from tiercache.fuse.kernel.requests import HANDLERS, NO_BODY, Answer, Handler, caller_of, open_out, write_fields
+from tiercache.fuse.kernel.wire import Opcode, Request
+from tiercache.fuse.vfs import Vfs
+from tiercache.model import Kind
+
+
+async def _open(vfs: Vfs, request: Request) -> Answer:
+    """A handle that was made is the answer: the kernel would never release it if a second one was told."""
+    made = await vfs.answered(wire.number_of(request))
+    return await HANDLERS[Opcode.OPEN](vfs, request) if made is None else (open_out(made[1]),)
+
+
+async def _create(vfs: Vfs, request: Request) -> Answer:
+    """The same. A file that is there already is the one that was made: the kernel had asked before, and holds the
+    directory against all others on this machine until the answer."""
+    made = await vfs.answered(wire.number_of(request))
+    if made is not None:
+        return (wire.pack_entry_out(made[0]), open_out(made[1]))
+    flags, mode, _, _ = wire.CREATE_IN.unpack_from(request.body)
+    name = wire.c_string(request.body, wire.CREATE_IN.size)
+    entry, opened = await vfs.create(request.node, name, mode, flags & ~os.O_EXCL, caller_of(request))
+    return (wire.pack_entry_out(entry), open_out(opened))
+
+
+async def _make(vfs: Vfs, request: Request, kind: Kind | None, name: bytes) -> Answer:
+    """A new name that is there already is the one that was made, for the same reason, if it is of the right kind."""
+    try:
+        return await HANDLERS[request.opcode](vfs, request)
+    except Exists:
+        entry = await vfs.lookup_again(request.node, name)
+        if kind is not None and entry.kind is not kind:
+            raise
+        return (wire.pack_entry_out(vfs.entry_out(entry)),)
+
+
+async def _mknod(vfs: Vfs, request: Request) -> Answer:
+    return await _make(vfs, request, None, wire.c_string(request.body, wire.MKNOD_IN.size))
+
+
+async def _mkdir(vfs: Vfs, request: Request) -> Answer:
+    return await _make(vfs, request, Kind.DIRECTORY, wire.c_string(request.body, wire.MKDIR_IN.size))
+
+
+async def _symlink(vfs: Vfs, request: Request) -> Answer:
+    name, _ = wire.two_strings(request.body)
+    return await _make(vfs, request, Kind.SYMLINK, name)
+
+
+async def _link(vfs: Vfs, request: Request) -> Answer:
+    (node,) = wire.LINK_IN.unpack_from(request.body)
+    name = wire.c_string(request.body, wire.LINK_IN.size)
+    return (wire.pack_entry_out(await vfs.link(node, request.node, name, resumed=True)),)
+
+
+async def _unlink(vfs: Vfs, request: Request) -> Answer:
+    """A name that is gone was removed by the first try."""
+    return await _remove(vfs, request, wire.c_string(request.body))
+
+
+async def _remove(vfs: Vfs, request: Request, name: bytes) -> Answer:
+    try:
+        return await HANDLERS[request.opcode](vfs, request)
+    except Absent:
+        # Gone at the origin, but the first try may not have come to telling the catalog.
+        vfs.doubt(request.node, name)
+        return NO_BODY
+
+
+async def _rename(vfs: Vfs, request: Request) -> Answer:
+    (new_parent,) = wire.RENAME_IN.unpack_from(request.body)
+    name, new_name = wire.two_strings(request.body, wire.RENAME_IN.size)
+    await vfs.resume_rename(request.node, name, new_parent, new_name, 0, request=wire.number_of(request))
+    return NO_BODY
+
+
+async def _rename2(vfs: Vfs, request: Request) -> Answer:
+    new_parent, flags, _ = wire.RENAME2_IN.unpack_from(request.body)
+    name, new_name = wire.two_strings(request.body, wire.RENAME2_IN.size)
+    await vfs.resume_rename(request.node, name, new_parent, new_name, flags, request=wire.number_of(request))
+    return NO_BODY
+
+
+async def _write(vfs: Vfs, request: Request) -> Answer:
+    """At its offset a write is the same twice; an appended one would be there twice."""
+    handle, offset, data, kill_privileges = write_fields(request)
+    if vfs.was_appended(handle, offset, data):
+        return (wire.WRITE_OUT.pack(len(data), 0),)
+    written = await vfs.write(handle, offset, data, kill_privileges=kill_privileges)
+    return (wire.WRITE_OUT.pack(written, 0),)
+
+
+async def _release(vfs: Vfs, request: Request) -> Answer:
+    """A handle that is gone was released by the first try."""
+    handle = wire.RELEASE_IN.unpack_from(request.body)[0]
+    return await HANDLERS[Opcode.RELEASE](vfs, request) if vfs.is_open(handle) else NO_BODY
+
+
+async def _setxattr(vfs: Vfs, request: Request) -> Answer:
+    """Whether it had to be there before, or not, was judged by the first try if that one set it."""
+    size_bytes, flags = wire.SETXATTR_IN.unpack_from(request.body)
+    name = wire.c_string(request.body, wire.SETXATTR_IN.size)
+    start = wire.SETXATTR_IN.size + len(name) + 1
+    value = request.body[start : start + size_bytes]
+    try:
+        done = flags & os.XATTR_CREATE and await vfs.getxattr(request.node, name) == value
+    except NoAttribute:
+        done = False
+    return NO_BODY if done else await HANDLERS[Opcode.SETXATTR](vfs, request)
+
+
+async def _removexattr(vfs: Vfs, request: Request) -> Answer:
+    """An attribute that is gone was removed by the first try."""
+    try:
+        return await HANDLERS[Opcode.REMOVEXATTR](vfs, request)
+    except NoAttribute:
+        return NO_BODY
+
+
+RESENT: dict[int, Handler] = {
+    Opcode.OPEN: _open,
+    Opcode.CREATE: _create,
+    Opcode.MKNOD: _mknod,
+    Opcode.MKDIR: _mkdir,
+    Opcode.SYMLINK: _symlink,
+    Opcode.LINK: _link,
+    Opcode.UNLINK: _unlink,
+    Opcode.RMDIR: _unlink,
+    Opcode.RENAME: _rename,
+    Opcode.RENAME2: _rename2,
+    Opcode.WRITE: _write,
+    Opcode.RELEASE: _release,
+    Opcode.SETXATTR: _setxattr,
+    Opcode.REMOVEXATTR: _removexattr,
+}

@@ -1,0 +1,109 @@
+"""Renames that an engine was killed in: what it did at origin, journal and catalog is brought together.
+
+Only the kernel can ask for this: it holds both directories until the rename is answered, so that nobody else on this
+machine changed the two names meanwhile.
+"""
+
+from __future__ import annotations
+
+from tiercache.engine.changes import Changes
+from tiercache.engine.commits import restore
+from tiercache.engine.entries import absent_entry, entry_of, now_ns
+from tiercache.engine.files import Files
+from tiercache.engine.names import Names
+from tiercache.engine.parts import Parts
+from tiercache.engine.renames import Renames
+from tiercache.engine.tree import Tree
+from tiercache.errors import Absent
+from tiercache.model import Entry, Key, Kind, ObjectStat, is_below, parent_of
+from tiercache.origins.base import Capability
+
+
+class Resumption:
+    """Finishes what ``Renames`` began in an earlier engine."""
+
+    def __init__(
+        self, tree: Tree, names: Names, files: Files, changes: Changes, renames: Renames, parts: Parts
+    ) -> None:
+        self._tree = tree
+        self._names = names
+        self._files = files
+        self._changes = changes
+        self._renames = renames
+        self._journal = parts.journal
+        self._staging = parts.staging
+        self._writeback = parts.writeback
+
+    async def rename(self, source: Key, target: Key, *, inode: int, exchange: bool) -> bool:
+        """Finish the rename of ``inode`` (0 when the engine had not begun it, or had ended it). False when nothing of
+        it was done: then it is to be done as any other."""
+        tree = self._tree
+        async with tree.hold(source, target):
+            at_target = tree.entry(target)
+            if inode and at_target is not None and at_target.inode == inode:
+                self._remove_leftover(source, target, at_target)
+                return True
+            # What the catalog believes, first: the origin may not have the old name any more.
+            entry = tree.entry(source)
+            if entry is None or not inode or entry.inode != inode:
+                entry = await self._names.find(source)
+            if entry is None or (inode and entry.inode != inode):
+                return await self._names.find(target) is not None
+            if not inode or entry.staged:
+                # A staged file moves in the journal first: recovery would have given it the new name.
+                return False
+            if exchange:
+                return await self._finish_exchange(source, target, entry, at_target)
+            return await self._finish_move(source, target, entry, at_target)
+
+    def _remove_leftover(self, source: Key, target: Key, moved: Entry) -> None:
+        """The catalog has the new name; it may have the old one as well."""
+        tree = self._tree
+        left = tree.entry(source)
+        if left is not None and left.inode == moved.inode and moved.link_count == 1:
+            tree.put(source, absent_entry(now_ns()))
+            live = tree.live.get(moved.inode)
+            if live is not None and live.key == source:
+                live.key = target
+
+    async def _finish_exchange(self, source: Key, target: Key, entry: Entry, other: Entry | None) -> bool:
+        stat = await self._stat(source)
+        if stat is None or other is None or stat.etag == entry.etag:
+            return False
+        self._renames.exchange_names(source, target, entry, other)
+        return True
+
+    async def _finish_move(self, source: Key, target: Key, entry: Entry, at_target: Entry | None) -> bool:
+        tree = self._tree
+        replaced = at_target if at_target is not None and at_target.kind is not Kind.ABSENT else None
+        if entry.kind is Kind.DIRECTORY:
+            if tree.can(Capability.RENAME) and await self._stat(source) is not None:
+                return False
+            await self._finish_directory(source, target)
+        else:
+            if await self._stat(source) is not None:
+                return False
+            stat = await self._stat(target)
+            if stat is None:
+                return False
+            if replaced is not None and replaced.staged:
+                await self._writeback.cancel(replaced.staged, wait=False)
+            moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
+            self._files.rebind(source, entry, target, moved)
+            self._renames.move_name(source, target, moved, replaced)
+        self._changes.keep(parent_of(source))
+        self._renames.told(source, target, entry, replaced)
+        return True
+
+    async def _finish_directory(self, source: Key, target: Key) -> None:
+        await self._renames.move_directory(source, target, moved_there=self._tree.can(Capability.RENAME))
+        for record in sorted(self._journal.records(), key=lambda record: record.rank):
+            # Those that recovery had put there were replaced by what the catalog knew of the old directory.
+            if record.origin == self._tree.origin_id and record.published and is_below(record.key, target):
+                restore(self._tree, record, self._staging.open(record.id))
+
+    async def _stat(self, key: Key) -> ObjectStat | None:
+        try:
+            return await self._tree.call(self._tree.origin.stat, key)
+        except Absent:
+            return None
