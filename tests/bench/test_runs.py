@@ -29,7 +29,7 @@ from tiercache.fuse.mountpoint import mounts
 READING = {"cold", "warm", "disk-warm"}
 SAVING = {"save", "save, until the origin has it", "load, same node", "load, fresh node"}
 PHASES = {
-    "smallfiles": {"smallfiles": READING, "smallfiles-4": READING},
+    "smallfiles-4": {"smallfiles-4": READING},
     "largefile": {"largefile": READING},
     "checkpoint": {"checkpoint": SAVING, "checkpoint-fsync": SAVING},
     "metadata": {
@@ -78,7 +78,7 @@ def phases_of(found: Any) -> dict[str, set[str]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("workload", ["smallfiles", "checkpoint", "metadata"])
+@pytest.mark.parametrize("workload", ["smallfiles-4", "checkpoint", "metadata"])
 def test_each_workload_runs_over_s3(
     workload: str, quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
 ) -> None:
