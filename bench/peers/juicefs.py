@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tiercache.bench.dataset import DataSet, Told
 from tiercache.bench.peers.mount import PeerMount
 from tiercache.bench.peers.peer import Launch, Peer, last_words
-from tiercache.bench.place import Place
+from tiercache.bench.place import UPLOADS_AT_A_TIME, Place
 from tiercache.bench.terms import PUT_OFF_S, Terms
 from tiercache.errors import MountError
 
@@ -58,11 +59,17 @@ class JuiceFS(Peer):
         with PeerMount(self, self.place, self.directory / "filling", FILLING) as mount:
             assert mount.mountpoint is not None
             root = mount.mountpoint / place.root.removeprefix(self.place.root).strip("/")
-            for name, size_bytes in dataset.files.items():
-                path = root / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(dataset.directory / name, path)
-                told(size_bytes)
+            for directory in {str((root / name).parent) for name in dataset.files}:
+                os.makedirs(directory, exist_ok=True)
+
+            def copy(name: str) -> None:
+                shutil.copyfile(dataset.directory / name, root / name)
+                told(dataset.files[name])
+
+            # A close waits for the upload.
+            with ThreadPoolExecutor(UPLOADS_AT_A_TIME) as pool:
+                for _ in pool.map(copy, dataset.files):
+                    pass
         mount.remove()
 
     def close(self) -> None:
