@@ -164,13 +164,17 @@ class Estate:
         if place < 0 and self._free_changes:
             place = self._free_changes.pop()
         if place < 0:
-            _, place = self._changes.popitem()  # what an engine left that was killed just after its answer
+            # The oldest that was left: by an engine that was killed just after its answer.
+            place = self._changes.pop(next(iter(self._changes)))
         at = _CHANGES_AT + place * _CHANGE.size
         _CHANGE.pack_into(self._map, at, inode, request)
         try:
             yield
         except Exception:
             self._changed(place)
+            raise
+        except BaseException:
+            self._changes[request] = place  # given up without an answer: the next engine is asked again
             raise
         self._changed(place)
 

@@ -237,12 +237,14 @@ class Vfs:
 
     async def lookup_again(self, parent: int, name: bytes) -> Entry:
         """What a name stands for at the origin."""
-        self.doubt(parent, name)
-        return await self._namespace.lookup(self._nodes.child(parent, name))
+        key = self._nodes.child(parent, name)
+        self._namespace.doubt(key)
+        return await self._namespace.lookup(key)
 
-    def doubt(self, parent: int, name: bytes) -> None:
-        """The catalog may not know what became of a name."""
-        self._namespace.doubt(self._nodes.child(parent, name))
+    async def was_removed(self, parent: int, name: bytes) -> None:
+        """An earlier engine removed a name, and may not have come to telling the catalog."""
+        with self.notices.acting():
+            await self._namespace.was_removed(self._nodes.child(parent, name))
 
     def entry_out(self, entry: Entry) -> EntryOut:
         """An entry as the kernel is told of it."""

@@ -73,8 +73,7 @@ async def _remove(vfs: Vfs, request: Request, name: bytes) -> Answer:
     try:
         return await HANDLERS[request.opcode](vfs, request)
     except Absent:
-        # Gone at the origin, but the first try may not have come to telling the catalog.
-        vfs.doubt(request.node, name)
+        await vfs.was_removed(request.node, name)
         return NO_BODY
 
 

@@ -22,7 +22,7 @@ from tiercache.engine.tree import ChangeListener, Tree
 from tiercache.engine.writes import Writes
 from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
-from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId
+from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, parent_of
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
 
@@ -274,6 +274,12 @@ class Namespace:
         """Finish a rename that an earlier engine was killed in; see ``Resumption``."""
         self._require_writable()
         return await self.resumption.rename(source, target, inode=inode, exchange=exchange)
+
+    async def was_removed(self, key: Key) -> None:
+        """An earlier engine removed the name, which is gone at the origin: do what follows from that."""
+        self.doubt(key)
+        self.changes.keep(parent_of(key))
+        await self.changes.mark(parent_of(key), key)
 
     def doubt(self, key: Key) -> None:
         """Ask the origin for this name at its next lookup."""

@@ -42,12 +42,14 @@ class Resumption:
             at_target = tree.entry(target)
             if inode and at_target is not None and at_target.inode == inode:
                 self._remove_leftover(source, target, at_target)
+                self._changes.keep(parent_of(source))
                 return True
             # What the catalog believes, first: the origin may not have the old name any more.
             entry = tree.entry(source)
             if entry is None or not inode or entry.inode != inode:
                 entry = await self._names.find(source)
             if entry is None or (inode and entry.inode != inode):
+                self._changes.keep(parent_of(source))
                 return await self._names.find(target) is not None
             if not inode or entry.staged:
                 # A staged file moves in the journal first: recovery would have given it the new name.
