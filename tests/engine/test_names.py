@@ -283,3 +283,21 @@ def test_many_new_names_in_a_directory_cost_one_listing(ground: Ground) -> None:
             assert requests() == before  # nobody but us has been there
 
     run(scenario)
+
+
+def test_a_directory_keeps_its_mode_and_owner_also_where_the_store_forgets_them(ground: Ground) -> None:
+    """SeaweedFS takes the metadata of a directory's marker and does not keep it; others make markers without any."""
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 0, "negative_ttl_s": 0}}) as (_, names):
+            await names.root(ground.root)
+            made = await names.mkdir(ground.key("dir"), mode=0o1777, uid=7, gid=8)
+            for _ in range(2):
+                found = await names.lookup(ground.key("dir"))
+                assert (found.mode, found.uid, found.gid) == (0o1777, 7, 8)
+                await names.list(ground.root)
+            await names.setattr(made.inode, mode=0o750, uid=9)
+            found = await names.lookup(ground.key("dir"))
+            assert (found.mode, found.uid, found.gid) == (0o750, 9, 8)
+
+    run(scenario)

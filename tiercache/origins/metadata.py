@@ -69,6 +69,11 @@ def decode(metadata: Mapping[str, str], kind: Kind, modified_ns: int) -> tuple[K
     )
 
 
+def tells_mode(metadata: Mapping[str, str]) -> bool:
+    """Whether attributes were stored with the object at all."""
+    return any(name.lower() == "mode" for name in metadata)
+
+
 def upload_id_of(metadata: Mapping[str, str]) -> str:
     """The id of the upload that wrote the object, if it was one of ours."""
     return next((value for name, value in metadata.items() if name.lower() == UPLOAD), "")

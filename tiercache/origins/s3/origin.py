@@ -98,7 +98,9 @@ class S3Origin:
         )
 
     def _described_marker(self, key: Key, found: Found) -> ObjectStat:
-        _, attributes = metadata.decode(found.metadata, Kind.DIRECTORY, found.modified_ns)
+        # A marker of another tool tells nothing, nor does one of SeaweedFS, which takes metadata and does not keep it.
+        known = metadata.tells_mode(found.metadata)
+        attributes = metadata.decode(found.metadata, Kind.DIRECTORY, found.modified_ns)[1] if known else None
         return ObjectStat(key, Kind.DIRECTORY, 0, "", found.modified_ns, attributes)
 
     def list(self, directory: Key) -> Iterator[ObjectStat]:
