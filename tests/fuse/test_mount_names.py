@@ -152,6 +152,28 @@ def test_paths_longer_than_the_kernel_takes_at_once(on_posix: Mounted) -> None:
     assert os.listdir(on_posix.path) == []
 
 
+def test_a_path_longer_than_a_key_of_s3_is_refused(on_s3: Mounted) -> None:
+    """At once, before anything is staged that could never go up."""
+    directory = on_s3.path
+    for level in range(4):
+        directory = directory / (f"{level}" * 230)
+        directory.mkdir()
+    (directory / "short").write_bytes(b"fits")
+    assert os.listdir(directory) == ["short"]
+    too_long = directory / ("x" * 200)
+    for change in (
+        too_long.touch,
+        too_long.mkdir,
+        lambda: too_long.symlink_to("short"),
+        lambda: (directory / "short").rename(too_long),
+        too_long.stat,
+    ):
+        with refused(errno.ENAMETOOLONG):
+            change()
+    on_s3.drain()
+    assert len(on_s3.source.names()) == 1
+
+
 def test_dot_and_dot_dot_are_listed_with_their_inodes(root: Path) -> None:
     (root / "dir").mkdir()
     inodes = {}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory, NotEmpty, TierCacheError, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
-from tiercache.origins.base import Capability, Condition, Progress, Source
+from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Progress, Source
 
 _names = itertools.count()
 
@@ -32,6 +32,7 @@ class MemoryOrigin:
     def __init__(self) -> None:
         self.identity = f"memory://{next(_names)}"
         self.capabilities = Capability.CONDITIONAL_WRITE | Capability.STORED_ATTRIBUTES | Capability.SET_ATTRIBUTES
+        self.key_limit_bytes = LONGEST_KEY_BYTES
         self._lock = threading.Lock()
         self._objects: dict[Key, _Object] = {}
         self._markers: set[Key] = set()

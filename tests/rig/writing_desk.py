@@ -79,6 +79,10 @@ class SwitchedOrigin:
         return self._origin.identity
 
     @property
+    def key_limit_bytes(self) -> int:
+        return self._origin.key_limit_bytes
+
+    @property
     def capabilities(self) -> Capability:
         return self._origin.capabilities
 

@@ -34,6 +34,13 @@ class Capability(enum.Flag):
     READ_ONLY = enum.auto()
 
 
+OBJECT_KEY_LIMIT_BYTES = 1024
+"""S3's documented limit, and that of GCS and Azure."""
+
+LONGEST_KEY_BYTES = 0xFFFF
+"""For origins that set no limit: what the catalog can hold."""
+
+
 class Condition(NamedTuple):
     """When a write may replace the name: no fields = always (replace); see ``etag`` and ``absent``."""
 
@@ -74,6 +81,11 @@ class Origin(Protocol):
     @property
     def identity(self) -> str:
         """Canonical URL of the whole bucket, host or tree, endpoint included, without secrets."""
+        ...
+
+    @property
+    def key_limit_bytes(self) -> int:
+        """The longest key that it can hold: nothing is written under a longer one, which could never go up."""
         ...
 
     @property

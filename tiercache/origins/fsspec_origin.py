@@ -25,7 +25,7 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
 from tiercache.origins import metadata
-from tiercache.origins.base import Capability, Condition, Progress, Source
+from tiercache.origins.base import LONGEST_KEY_BYTES, OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source
 from tiercache.origins.fsspec_errors import domain_errors
 from tiercache.origins.fsspec_info import stat_of
 from tiercache.origins.obstore_calls import text_of
@@ -62,6 +62,10 @@ class FsspecOrigin:
     @property
     def identity(self) -> str:
         return self._identity
+
+    @property
+    def key_limit_bytes(self) -> int:
+        return OBJECT_KEY_LIMIT_BYTES if self._is_bucket else LONGEST_KEY_BYTES
 
     @property
     def capabilities(self) -> Capability:

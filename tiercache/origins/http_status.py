@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiercache.errors import Absent, Broken, Busy, Changed, Denied, TierCacheError, Unsupported
+from tiercache.errors import Absent, Broken, Busy, Changed, Denied, NameTooLong, TierCacheError, Unsupported
 
 _BUSY_CODES = frozenset(
     {
@@ -39,6 +39,8 @@ def error_of_status(status: int, code: str, what: str, detail: str = "") -> Tier
     if code == "NoSuchBucket":
         # not Absent: a bucket that is gone must never look like an empty or deleted directory
         return Broken(f"{what}: the bucket does not exist")
+    if code == "KeyTooLongError":
+        return NameTooLong(told)
     if code in _EXPIRED_CODES:
         return CredentialsExpired(told)
     if code in _BUSY_CODES:

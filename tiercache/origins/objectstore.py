@@ -22,7 +22,7 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import Capability, Condition, Progress, Source
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, path_of
@@ -58,6 +58,10 @@ class ObjectStoreOrigin:
     @property
     def identity(self) -> str:
         return self._identity
+
+    @property
+    def key_limit_bytes(self) -> int:
+        return OBJECT_KEY_LIMIT_BYTES
 
     @property
     def capabilities(self) -> Capability:

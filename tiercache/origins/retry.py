@@ -67,6 +67,10 @@ class RetryingOrigin:
         return self._origin.identity
 
     @property
+    def key_limit_bytes(self) -> int:
+        return self._origin.key_limit_bytes
+
+    @property
     def capabilities(self) -> Capability:
         return self._origin.capabilities
 
