@@ -200,6 +200,47 @@ def test_files_go_on_without_passthrough_too(tmp_path: Path, source: Source, pla
     engine.stop()
 
 
+BUG = """
+import sys
+if "tiercache.engine" in sys.orig_argv:
+    class Finder:
+        def find_spec(self, name, path, target=None):
+            if name == "tiercache.engine.service":
+                sys.meta_path.remove(self)
+                import os, trio
+                from tiercache.engine.engine import Engine
+                async def fail_when_told(self):
+                    while not os.path.exists(self.config.cache_dir / "fail"):
+                        await trio.sleep(0.01)
+                    os.unlink(self.config.cache_dir / "fail")
+                    raise RuntimeError("a bug")
+                Engine._sync_catalog = fail_when_told
+    sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_an_engine_that_ends_by_a_bug_is_replaced_too(
+    tmp_path: Path, posix: Source, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has time to tidy up, and must not take the mount along."""
+    (tmp_path / "bug").mkdir()
+    (tmp_path / "bug" / "sitecustomize.py").write_text(BUG)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "bug"), prepend=os.pathsep)
+    engine = EngineProcess(tmp_path / "cache")
+    mount(engine, posix, place)
+    with open(place / "file", "wb", buffering=0) as file:
+        file.write(b"before ")
+        old = engine.pid
+        (engine.config.cache_dir / "fail").touch()
+        replaced(engine, old)
+        file.write(b"after")
+    assert "RuntimeError: a bug" in engine.log()
+    assert "the engine ended with status 1: it is replaced" in engine.log()
+    assert (place / "file").read_bytes() == b"before after"
+    umount_when_free(engine, place)
+    engine.stop()
+
+
 def test_a_mount_whose_engine_cannot_come_up_is_given_up(tmp_path: Path, posix: Source, place: Path) -> None:
     settings = {"engine.restart_limit": 3, "engine.restart_backoff_s": 0.01}
     engine = EngineProcess(tmp_path / "cache", **settings)
