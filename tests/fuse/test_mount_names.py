@@ -107,6 +107,13 @@ def test_directories_count_the_directories_in_them(on_posix: Mounted) -> None:
     assert links() == {".": 4, "a": 3, "b": 2}
 
 
+def test_a_directory_of_an_object_store_has_one_link(on_s3: Mounted) -> None:
+    """Which tells those who walk trees that it is not counted."""
+    (on_s3.path / "dir" / "sub").mkdir(parents=True)
+    (on_s3.path / "dir" / "file").touch()
+    assert {path.stat().st_nlink for path in (on_s3.path, on_s3.path / "dir", on_s3.path / "dir" / "sub")} == {1}
+
+
 def test_who_stands_in_a_removed_directory_is_told_so(root: Path) -> None:
     for number, remove in enumerate((lambda path: path.rmdir(), lambda path: (root / "other").rename(path))):
         path = root / f"dir{number}"

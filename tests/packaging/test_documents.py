@@ -15,7 +15,7 @@ def named_tests(document: Path) -> list[tuple[str, str]]:
     return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text())
 
 
-@pytest.mark.parametrize("document", ["docs/semantics.md"])
+@pytest.mark.parametrize("document", ["docs/semantics.md", "docs/conformance.md"])
 def test_every_test_that_a_document_names_exists(document: str) -> None:
     named = named_tests(ROOT / document)
     assert named
