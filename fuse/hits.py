@@ -84,13 +84,15 @@ class Hits:
         """The same on a mount whose kernel asks for no open."""
         return self._openless.read_now(self._nodes.inode(node), offset, size_bytes)
 
-    def write(self, handle: int, offset: int, data: bytes | memoryview, *, kill_privileges: bool) -> int | None:
+    def write(
+        self, handle: int, offset: int, data: bytes | memoryview, *, kill_privileges: bool, from_pages: bool = False
+    ) -> int | None:
         """Write all of ``data`` into a staged file that has room."""
         opened = self._handles.get(handle)
         inode = opened.file.inode
         if kill_privileges and inode in self._nodes.privileged:
             return None
-        written = opened.file.write_now(offset, data)
+        written = opened.file.write_now(offset, data, placed=from_pages)
         if written is not None:
             self._pages.written(inode)
             if self._streams:

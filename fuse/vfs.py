@@ -331,15 +331,22 @@ class Vfs:
         return await self._openless.read(self._nodes.inode(node), offset, size_bytes)
 
     async def write(
-        self, handle: int, offset: int, data: bytes | memoryview, *, kill_privileges: bool | None = None
+        self,
+        handle: int,
+        offset: int,
+        data: bytes | memoryview,
+        *,
+        kill_privileges: bool | None = None,
+        from_pages: bool = False,
     ) -> int:
-        """Write all of ``data``. ``kill_privileges`` None: judged by who opened the file."""
+        """Write all of ``data``. ``kill_privileges`` None: judged by who opened the file. ``from_pages``: the kernel
+        writes back what was changed through a mapping, by whichever open of the file it finds."""
         opened = self._handles.get(handle)
         inode = opened.file.inode
         if inode in self._nodes.privileged and (opened.caller.uid != 0 if kill_privileges is None else kill_privileges):
             await self._kill_privileges(inode)
         with self.notices.acting():  # the first write stages the file, which is a change of its name
-            written = await opened.file.write(offset, data)
+            written = await opened.file.write(offset, data, placed=from_pages)
         self._wrote(inode)
         return written
 

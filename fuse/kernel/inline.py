@@ -65,8 +65,14 @@ def _read(vfs: Vfs, request: Request) -> Answer | None:
 
 
 def _write(vfs: Vfs, request: Request) -> Answer | None:
-    handle, offset, data, kill_privileges = write_fields(request)
-    written = vfs.hits.write(handle, offset, data, kill_privileges=kill_privileges)
+    handle, offset, data, flags = write_fields(request)
+    written = vfs.hits.write(
+        handle,
+        offset,
+        data,
+        kill_privileges=bool(flags & wire.WRITE_KILL_SUIDGID),
+        from_pages=bool(flags & wire.WRITE_FROM_PAGES),
+    )
     return None if written is None else (wire.WRITE_OUT.pack(written, 0),)
 
 

@@ -143,15 +143,21 @@ async def _read(vfs: Vfs, request: Request) -> Answer:
 
 
 async def _write(vfs: Vfs, request: Request) -> Answer:
-    handle, offset, data, kill_privileges = write_fields(request)
-    written = await vfs.write(handle, offset, data, kill_privileges=kill_privileges)
+    handle, offset, data, flags = write_fields(request)
+    written = await vfs.write(
+        handle,
+        offset,
+        data,
+        kill_privileges=bool(flags & wire.WRITE_KILL_SUIDGID),
+        from_pages=bool(flags & wire.WRITE_FROM_PAGES),
+    )
     return (wire.WRITE_OUT.pack(written, 0),)
 
 
-def write_fields(request: Request) -> tuple[int, int, memoryview, bool]:
-    """Handle, offset, data, and whether the write takes set-user-id bits away."""
+def write_fields(request: Request) -> tuple[int, int, memoryview, int]:
+    """Handle, offset, data and flags."""
     handle, offset, size_bytes, flags, *_ = wire.WRITE_IN.unpack_from(request.body)
-    return handle, offset, request.data[:size_bytes], bool(flags & wire.WRITE_KILL_SUIDGID)
+    return handle, offset, request.data[:size_bytes], flags
 
 
 async def _fallocate(vfs: Vfs, request: Request) -> Answer:

@@ -93,11 +93,10 @@ async def _rename2(vfs: Vfs, request: Request) -> Answer:
 
 async def _write(vfs: Vfs, request: Request) -> Answer:
     """At its offset a write is the same twice; an appended one would be there twice."""
-    handle, offset, data, kill_privileges = write_fields(request)
-    if vfs.was_appended(handle, offset, data):
+    handle, offset, data, flags = write_fields(request)
+    if not flags & wire.WRITE_FROM_PAGES and vfs.was_appended(handle, offset, data):
         return (wire.WRITE_OUT.pack(len(data), 0),)
-    written = await vfs.write(handle, offset, data, kill_privileges=kill_privileges)
-    return (wire.WRITE_OUT.pack(written, 0),)
+    return await HANDLERS[Opcode.WRITE](vfs, request)
 
 
 async def _release(vfs: Vfs, request: Request) -> Answer:

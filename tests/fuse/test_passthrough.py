@@ -188,6 +188,23 @@ def test_shared_mappings_of_reader_and_writer_are_one(cached: Mounted, root: Pat
     assert cached.source.get("file") == DATA[:7] + b"+++++" + DATA[12:]
 
 
+def test_what_a_mapping_changes_stays_at_its_place_beside_a_handle_that_appends(cached: Mounted, root: Path) -> None:
+    expected = bytearray(DATA)
+    fd = os.open(root / "file", os.O_RDWR | os.O_APPEND)
+    try:
+        assert io(cached, "file") == "cached"  # the kernel writes its pages back by this very handle
+        with mmap.mmap(fd, 0) as mapped:
+            mapped[5_000:20_000] = expected[5_000:20_000] = bytes(15_000)
+            mapped.flush()
+            assert os.fstat(fd).st_size == len(DATA)
+        os.write(fd, b"appended")
+    finally:
+        os.close(fd)
+    assert (root / "file").read_bytes() == bytes(expected) + b"appended"
+    cached.drain()
+    assert cached.source.get("file") == bytes(expected) + b"appended"
+
+
 def test_a_file_is_not_sent_while_a_copy_of_its_descriptor_may_be_written(mounted: Mounted, root: Path) -> None:
     """C18: close of one descriptor says nothing about the others."""
     first = os.open(root / "file", os.O_WRONLY | os.O_CREAT)

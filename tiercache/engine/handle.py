@@ -119,15 +119,16 @@ class Handle:
         # Opened at once: these bytes are local now, and eviction must not make this handle fetch them again.
         self.attach()
 
-    async def write(self, offset: int, data: bytes | memoryview) -> int:
-        """Write all of ``data``; waits when the staging budget is full. An append handle ignores ``offset``."""
+    async def write(self, offset: int, data: bytes | memoryview, *, placed: bool = False) -> int:
+        """Write all of ``data``; waits when the staging budget is full. An append handle ignores ``offset``, unless
+        the bytes are ``placed``: pages of a mapping have their place in the file."""
         self._require_writable()
-        return await self._writes.write(self._live, offset, data, append=self.append)
+        return await self._writes.write(self._live, offset, data, append=self.append and not placed)
 
-    def write_now(self, offset: int, data: bytes | memoryview) -> int | None:
+    def write_now(self, offset: int, data: bytes | memoryview, *, placed: bool = False) -> int | None:
         """As ``write`` where the staged file is there and has room, else None and nothing is written."""
         self._require_writable()
-        return self._writes.write_now(self._live, offset, data, append=self.append)
+        return self._writes.write_now(self._live, offset, data, append=self.append and not placed)
 
     def ends_with(self, offset: int, data: bytes | memoryview) -> bool:
         """Whether this is a handle that appends, and ``data`` lies at the end of the staged file, not before
