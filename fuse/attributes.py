@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from typing import NamedTuple
 
-from tiercache.model import Entry, Kind, Space
+from tiercache.model import Entry, Kind, Space, told_time_ns
 
 _FILE_TYPES = {
     Kind.FILE: stat.S_IFREG,
@@ -115,8 +115,8 @@ def attr_of(entry: Entry, node: int, timeout_s: float) -> Attr:
         link_count=entry.link_count,
         uid=entry.uid,
         gid=entry.gid,
-        atime_ns=entry.atime_ns or entry.mtime_ns,
-        mtime_ns=entry.mtime_ns,
+        atime_ns=told_time_ns(entry.atime_ns or entry.mtime_ns),
+        mtime_ns=told_time_ns(entry.mtime_ns),
         ctime_ns=entry.ctime_ns or entry.mtime_ns,
         timeout_s=timeout_s,
         device=entry.device,

@@ -126,6 +126,20 @@ class Attributes(NamedTuple):
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
 
 
+_EPOCH_NS = 1
+"""How the epoch itself is kept: a time of 0 means that it is not known."""
+
+
+def kept_time_ns(time_ns: int) -> int:
+    """A time that somebody set, as ``Attributes`` and ``Entry`` keep it."""
+    return time_ns or _EPOCH_NS
+
+
+def told_time_ns(time_ns: int) -> int:
+    """A time that was kept, as it was set."""
+    return 0 if time_ns == _EPOCH_NS else time_ns
+
+
 class ObjectStat(NamedTuple):
     """What an origin says of one object.
 

@@ -144,6 +144,26 @@ def test_hard_links_count_and_share(on_posix: Mounted) -> None:
         os.link(path / "sub", path / "no directories")
 
 
+def test_the_beginning_of_1970_is_a_time_like_others(mounted: Mounted, root: Path) -> None:
+    """Archives that are to be equal every time give it to all their files."""
+    for name in ("dirty", "clean", "changed"):
+        (root / name).write_bytes(b"x")
+    mounted.drain()
+    with open(root / "dirty", "ab", buffering=0) as file:
+        file.write(b"y")
+        for name in ("dirty", "clean", "changed"):
+            os.utime(root / name, ns=(0, 0))
+    mounted.drain()
+    (root / "changed").chmod(0o600)
+    for _ in range(2):
+        for name in ("dirty", "clean", "changed"):
+            assert ((root / name).stat().st_atime_ns, (root / name).stat().st_mtime_ns) == (0, 0)
+        mounted.drain()
+        mounted.cold()
+    if mounted.source.directory is not None:
+        assert {path.stat().st_mtime_ns for path in mounted.source.directory.iterdir()} == {0}
+
+
 @pytest.mark.parametrize("name", ["file", "sub/file"])
 def test_access_and_times(root: Path, name: str) -> None:
     path = root / name
@@ -154,6 +174,8 @@ def test_access_and_times(root: Path, name: str) -> None:
     os.utime(path, ns=(-1_000_000_001, 4_000_000_000_000_000_001))
     assert path.stat().st_atime_ns == -1_000_000_001
     assert path.stat().st_mtime_ns == 4_000_000_000_000_000_001
+    os.utime(path, ns=(0, 0))
+    assert (path.stat().st_atime_ns, path.stat().st_mtime_ns) == (0, 0)
     os.utime(path)
     assert path.stat().st_mtime_ns > 1_600_000_000_000_000_000
     assert os.access(path, os.R_OK | os.W_OK)

@@ -22,7 +22,7 @@ from tiercache.engine.tree import ChangeListener, Tree
 from tiercache.engine.writes import Writes
 from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
-from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, parent_of
+from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, kept_time_ns, parent_of
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
 
@@ -324,7 +324,9 @@ class Namespace:
         self._require_writable()
         if size is not None:
             await self._resize(inode, size)
-        changes = {"mode": mode, "uid": uid, "gid": gid, "mtime_ns": mtime_ns, "atime_ns": atime_ns}
+        times = {"mtime_ns": mtime_ns, "atime_ns": atime_ns}
+        changes = {"mode": mode, "uid": uid, "gid": gid}
+        changes |= {name: None if time_ns is None else kept_time_ns(time_ns) for name, time_ns in times.items()}
         changes = {name: value for name, value in changes.items() if value is not None}
         if not changes:
             return await self.getattr(inode)

@@ -7,7 +7,7 @@ import errno
 import os
 import stat as stat_module
 
-from tiercache.model import Attributes, Key, Kind, ObjectStat
+from tiercache.model import Attributes, Key, Kind, ObjectStat, told_time_ns
 
 UPLOAD_XATTR = b"user.tiercache-upload"
 """Names the upload that wrote the file, as the object metadata of the same name does in an object store."""
@@ -105,7 +105,10 @@ def apply_attributes(path: bytes, attributes: Attributes) -> None:
             os.chmod(path, attributes.mode & 0o7777)
         _apply_xattrs(path, attributes.xattrs)
     if attributes.mtime_ns or attributes.atime_ns:
-        times = (attributes.atime_ns or status.st_atime_ns, attributes.mtime_ns or status.st_mtime_ns)
+        times = (
+            told_time_ns(attributes.atime_ns or status.st_atime_ns),
+            told_time_ns(attributes.mtime_ns or status.st_mtime_ns),
+        )
         if times != (status.st_atime_ns, status.st_mtime_ns):
             os.utime(path, ns=times, follow_symlinks=False)
 
