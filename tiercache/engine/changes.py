@@ -258,7 +258,9 @@ class Changes:
 
     async def _part_from_tree(self, key: Key, directory: Key) -> None:
         """A file below a directory that is removed has staged bytes: they go with it, or stay with a name elsewhere."""
-        entry = await self._names.lookup(key)
+        entry = await self._names.find(key)
+        if entry is None:
+            return  # it has arrived meanwhile, and others removed it
         outside = [name for name in self._tree.names_of(entry.inode) if not is_below(name, directory)]
         if not outside or not await self._writes.leave_with(outside[0], key, entry):
             await self._unlink_held(key, keep_directory=False)

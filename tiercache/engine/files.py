@@ -148,11 +148,12 @@ class Files:
     def enter_staged(self, key: Key, entry: Entry, staged: StagedFile) -> LiveInode:
         """A staged file is the newest state of ``key`` from now on."""
         tree = self._tree
-        tree.put(key, entry)
+        with tree.catalog.batch():
+            tree.put(key, entry)
+            tree.touch_directory(parent_of(key))
         tree.place_staged(entry.inode, key)
         live = tree.live.obtain(entry.inode, key, entry)
         live.staged = staged
-        tree.touch_directory(parent_of(key))
         tree.changed(key, entry.inode)
         return live
 
