@@ -215,8 +215,9 @@ class Vfs:
             )
         if replaced is not None and replaced.kind is Kind.DIRECTORY and not flags & RENAME_EXCHANGE:
             self._nodes.removed(replaced)
-        if before.kind is Kind.FILE:
-            after = await self._namespace.getattr(before.inode)
+        # It has happened, whatever became of the file meanwhile: nothing from here on may fail.
+        after = self._namespace.entry(target)
+        if before.kind is Kind.FILE and after is not None and after.inode == before.inode:
             self._pages.renamed(before.inode, content_of(before), content_of(after))
 
     # -- changes that an earlier engine may have made ---------------------------------------------

@@ -83,20 +83,24 @@ class Lending:
         live.taken_over = TakenOver(staged_id, entry, version, taken, staged.mtime_ns, staged.size_bytes)
         return staged
 
-    async def give_back(self, live: LiveInode, staged: StagedFile) -> Entry | None:
-        """A file that was taken over and never written is the clean version again: its entry, None if it was written
-        or the cache has no place for it."""
+    def unwritten(self, live: LiveInode, staged: StagedFile) -> Entry | None:
+        """The entry of the clean version that a file was taken over from, if nobody has written it since."""
         taken = live.taken_over
         if taken is None or taken.staged_id != staged.id:
             return None
-        if (staged.mtime_ns, staged.size_bytes) != (taken.mtime_ns, taken.size_bytes):
-            return None
+        unchanged = (staged.mtime_ns, staged.size_bytes) == (taken.mtime_ns, taken.size_bytes)
+        return taken.entry if unchanged else None
+
+    async def give_back(self, live: LiveInode, staged: StagedFile) -> None:
+        """An ``unwritten`` file is the clean version again, in the cache if that has a place for it. The catalog
+        counts it as clean already: a name that counts as staged without a record would be looked up anew, as
+        another file."""
+        taken = live.taken_over
+        assert taken is not None
         with trio.CancelScope(shield=True):
             # The record first: with the file renamed and the record left, recovery would count it as lost.
             await self._journal.drop(staged.id)
-            kept = self._cache.adopt(taken.version, staged.path, taken.checksums)
-            if kept:
+            if self._cache.adopt(taken.version, staged.path, taken.checksums):
                 self._staging.closed(staged.id)
             else:
                 self._staging.delete(staged.id)
-        return taken.entry

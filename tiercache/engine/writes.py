@@ -414,13 +414,24 @@ class Writes:
         taken = live.taken_over
         if taken is None or attributes_of(live_entry(live)) != attributes_of(taken.entry):
             return False
-        entry = await self.lending.give_back(live, staged)
+        entry = self.lending.unwritten(live, staged)
         if entry is None:
             return False
-        live.staged = None
-        self._tree.place_staged(live.inode, None)
-        live.entry = self._tree.put_names(key, entry)
+        before = live.entry
+        self._set_staged(live, key, None, entry)
+        try:
+            await self.lending.give_back(live, staged)
+        except BaseException:
+            if self._journal.get(staged.id) is not None:
+                self._set_staged(live, key, staged, before)
+            raise
         return True
+
+    def _set_staged(self, live: LiveInode, key: Key, staged: StagedFile | None, entry: Entry) -> None:
+        """The newest bytes of an inode are those of ``staged``; of its clean version where that is None."""
+        live.staged = staged
+        self._tree.place_staged(live.inode, key if staged is not None else None)
+        live.entry = self._tree.put_names(key, entry)
 
     def _tell_failure(self, staged: StagedFile) -> None:
         error = self._writeback.error_of(staged.id)

@@ -1,0 +1,54 @@
+"""A cached copy that the kernel has becomes the staged file when it is opened for writing, and goes back unwritten."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rig.engine_ground import Ground, read_file, run
+from tiercache.journal import Journal
+
+DATA = b"as it was" * 1000
+
+
+@pytest.fixture
+def ground(posix_ground: Ground) -> Ground:
+    posix_ground.put("file", DATA)
+    return posix_ground
+
+
+def test_a_file_that_is_given_back_is_the_same_file_at_every_moment(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lookup between the end of the journal's record and the end of the rest found a file without a state."""
+
+    async def scenario() -> None:
+        async with ground.engine() as (_, namespace):
+            key = ground.key("file")
+            inode = (await namespace.lookup(key)).inode
+            await read_file(namespace, key)
+            reader = await namespace.open(inode)
+            lent = reader.lendable()
+            assert lent is not None
+            reader.lend(os.fstat(lent).st_ino)
+            writer = await namespace.open(inode, write=True)
+            await writer.write_in_place()
+            assert (await namespace.lookup(key)).staged
+
+            drop, found = Journal.drop, []
+
+            async def drop_and_look(journal: Journal, staged_id: int) -> None:
+                await drop(journal, staged_id)
+                found.append(await namespace.lookup(key))
+
+            monkeypatch.setattr(Journal, "drop", drop_and_look)
+            await writer.flush()
+            await writer.close()
+            assert [entry.inode for entry in found] == [inode]
+            assert not found[0].staged
+            assert (await namespace.lookup(key)).inode == inode
+            await reader.close()
+            assert await read_file(namespace, key) == DATA
+
+    run(scenario)
