@@ -71,9 +71,10 @@ class PageCache:
         self._pages: dict[int, _Pages] = {}
         self._backings = backings
 
-    def opened(self, inode: int, content: Content, fd: int | None = None) -> PageVerdict:
+    def opened(self, inode: int, content: Content, fd: int | None = None, *, others_agree: bool = False) -> PageVerdict:
         """Note an open and say how the kernel should treat it. ``fd``: a local file with all its bytes, to be lent
-        where that is possible. Mixed when other bytes are lent for the inode already."""
+        where that is possible. ``others_agree``: who has the inode open reads the same bytes, so that its pages need
+        only be dropped, whatever is in them. Mixed when other bytes are lent for the inode already."""
         pages = self._pages.get(inode)
         if pages is not None and pages.backing is not None:
             return self._lent_again(pages, pages.backing, content, fd)
@@ -85,7 +86,7 @@ class PageCache:
             pages = self._pages[inode] = _Pages(content)
             keep = False
         elif pages.stale or not (pages.content == content or pages.written):
-            if pages.handles:
+            if pages.handles and not others_agree:
                 return PageVerdict(direct_io=True)
             pages.stale, pages.written, keep = False, content.staged != 0, False
         else:

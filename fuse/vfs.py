@@ -315,7 +315,7 @@ class Vfs:
             if fd is None and not handle.is_here():
                 handle.close_reader()
                 return None
-            verdict = self._pages.opened(inode, content_of(entry), fd)
+            verdict = self._pages.opened(inode, content_of(entry), fd, others_agree=handle.agrees())
         except BaseException as error:
             handle.close_reader()
             if isinstance(error, Mixed):
@@ -354,7 +354,8 @@ class Vfs:
     async def fallocate(self, handle: int, mode: int, offset: int, length: int) -> None:
         """Allocate, punch or zero a range, by the kernel's flags."""
         file = self._handles.get(handle).file
-        await file.allocate(mode, offset, length)
+        with self.notices.acting():
+            await file.allocate(mode, offset, length)
         self._wrote(file.inode)
 
     async def lseek(self, handle: int, offset: int, whence: int) -> int:
@@ -364,7 +365,8 @@ class Vfs:
     async def copy_file_range(self, source: int, source_offset: int, handle: int, offset: int, length: int) -> int:
         """Copy between two open files; how much was copied."""
         target = self._handles.get(handle).file
-        copied = await target.copy_from(self._handles.get(source).file, source_offset, offset, length)
+        with self.notices.acting():
+            copied = await target.copy_from(self._handles.get(source).file, source_offset, offset, length)
         self._wrote(target.inode)
         return copied
 
@@ -558,9 +560,10 @@ class Vfs:
         inode = entry.inode
         try:
             if handle.writable and self._pages.lent(inode) is not None:
-                await handle.write_in_place()
+                with self.notices.acting():
+                    await handle.write_in_place()
                 entry = handle.entry
-            verdict = self._pages.opened(inode, content_of(entry), handle.lendable())
+            verdict = self._pages.opened(inode, content_of(entry), handle.lendable(), others_agree=handle.agrees())
         except BaseException as error:
             with trio.CancelScope(shield=True):
                 await handle.close()

@@ -49,6 +49,12 @@ def test_another_version_goes_round_pages_that_are_in_use(pages: PageCache) -> N
     assert pages.opened(INODE, V2) == DROP
 
 
+def test_pages_are_dropped_where_all_who_use_them_read_the_same_bytes(pages: PageCache) -> None:
+    pages.opened(INODE, V1)
+    assert pages.opened(INODE, V2, others_agree=True) == DROP
+    assert pages.opened(INODE, V2) == KEEP
+
+
 def test_written_pages_stay_through_staging_and_upload(pages: PageCache) -> None:
     pages.opened(INODE, V1)
     pages.written(INODE)

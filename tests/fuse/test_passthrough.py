@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rig.mounts import Mounted, wait_for
+from rig.mounts import Mounted, umount_when_free, wait_for
 from tiercache.model import BLOCK_SIZE_BYTES
 
 RANDOM = random.Random(11)
@@ -186,6 +186,29 @@ def test_shared_mappings_of_reader_and_writer_are_one(cached: Mounted, root: Pat
             mapped.flush()
     cached.drain()
     assert cached.source.get("file") == DATA[:7] + b"+++++" + DATA[12:]
+
+
+def test_a_file_is_mapped_whatever_happened_to_it_while_it_is_open(cached: Mounted, root: Path, tmp_path: Path) -> None:
+    """The kernel maps no file that is read round its pages (ENODEV), which is only for other bytes than they hold."""
+    other = tmp_path / "other"
+    other.mkdir()
+    cached.engine.mount(cached.source, other, **cached.settings)
+    try:
+        with open(root / "file", "r+b") as first:
+            assert io(cached, "file") == "cached"
+            os.posix_fallocate(first.fileno(), 0, 10)
+            with open(root / "file", "r+b") as second, mmap.mmap(second.fileno(), 0) as mapped:
+                assert mapped[:] == DATA
+            with open(other / "file", "r+b", buffering=0) as elsewhere:
+                elsewhere.write(b"elsewhere")
+            with open(root / "file", "r+b") as third, mmap.mmap(third.fileno(), 0) as mapped:
+                assert mapped[:] == b"elsewhere" + DATA[9:]
+                mapped[:4] = b"here"
+            assert first.read() == b"herewhere" + DATA[9:]
+    finally:
+        umount_when_free(cached.engine, other)
+    cached.drain()
+    assert cached.source.get("file") == b"herewhere" + DATA[9:]
 
 
 def test_what_a_mapping_changes_stays_at_its_place_beside_a_handle_that_appends(cached: Mounted, root: Path) -> None:

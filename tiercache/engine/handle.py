@@ -96,6 +96,14 @@ class Handle:
             return True
         return self._files.readable(version) is not None
 
+    def agrees(self) -> bool:
+        """Whether all open handles of the inode read the same bytes as this one."""
+        live = self._live
+        if live.staged is not None:
+            return True
+        etag = "" if self.version is None else self.version.etag
+        return all(other.version is not None and other.version.etag == etag for other in live.handles)
+
     @property
     def local_path(self) -> str | None:
         """A path of the local file that this handle has open, whatever became of its name."""
