@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rig.mounts import Mounted, umount_when_free, wait_for
+from rig.mounts import EngineProcess, Mounted, Source, umount_when_free, wait_for
 from tiercache.model import BLOCK_SIZE_BYTES
 
 RANDOM = random.Random(11)
@@ -175,6 +175,26 @@ def test_truncation_under_a_reader(cached: Mounted, root: Path) -> None:
         assert reader.read() == bytes(100)
     cached.drain()
     assert cached.source.get("file") == DATA[:100] + bytes(100)
+
+
+def test_a_lent_file_that_is_on_its_way_is_opened_again(posix: Source, tmp_path: Path, mountpoint: Path) -> None:
+    """A truncation by name leaves nobody who may write it: it is sealed, and still the only file the kernel takes."""
+    engine = EngineProcess(tmp_path / "slow", **{"staging.upload_delay_s": 3600})
+    try:
+        posix.put("file", DATA)
+        engine.mount(posix, mountpoint, mount_options={"driver": "kernel"})
+        path = mountpoint / "file"
+        assert path.read_bytes() == DATA
+        wait_for(lambda: bool(engine.client.request("status_path", path=str(path))["resident"]["nvme"]))
+        with open(path, "rb", buffering=0) as reader:
+            os.truncate(path, 100)
+            assert os.getxattr(path, "user.tiercache.state") == b"sealed"
+            assert path.read_bytes() == DATA[:100]
+            with open(f"/proc/self/fd/{reader.fileno()}", "rb") as again:
+                assert again.read() == DATA[:100]
+        umount_when_free(engine, mountpoint)
+    finally:
+        engine.stop()
 
 
 def test_shared_mappings_of_reader_and_writer_are_one(cached: Mounted, root: Path) -> None:

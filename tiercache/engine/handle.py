@@ -224,9 +224,10 @@ class Handle:
         if live.staged is None:
             clean = self.version is not None and not self.writable
             return self._files.lendable(self.version) if clean and self.version is not None else None
-        if self.writable or live.lent_inode:
+        if self.writable:
             return self._writes.lending.writable(live.staged)
-        return None
+        # Who only reads it may have it in every state: where the kernel has it already, it takes nothing else.
+        return live.staged.fd if live.lent_inode else None
 
     def lend(self, file_inode: int) -> None:
         """The kernel has the file that ``lendable`` gave."""
