@@ -70,7 +70,9 @@ class OriginFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
         self.target_options = dict(target_options or {})
         self._profile = profile
         self._client_kind = client
-        overrides = {"cache_dir": cache_dir, **(settings or {}), "engine.mode": engine}
+        overrides = {"cache_dir": cache_dir, **(settings or {})}
+        if engine is not None:
+            overrides["engine.mode"] = engine
         with raising(""):
             self._config = load_config(None if config is None else Path(config), overrides)
         self._place: Place = (
