@@ -97,7 +97,7 @@ def test_the_only_engine_is_found_without_its_cache_directory(tiercache: Command
 
 def test_drain_with_nothing_to_do_succeeds_and_starts_an_engine_if_need_be(tiercache: Command) -> None:
     tiercache.cache_dir.mkdir(mode=0o700)
-    assert tiercache.good(*tiercache.here("drain")) == "everything is in the origin\n"
+    assert tiercache.good(*tiercache.here("drain")).endswith(": everything is in the origin\n")
 
 
 def test_stop_ends_the_engine(tiercache: Command, origin: Path) -> None:

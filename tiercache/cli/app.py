@@ -90,6 +90,7 @@ def status(
     """Show the engine, its tiers, mounts and dirty files; with PATH, what that file has reached."""
     from tiercache.cli.link import attach_existing, engine_of_mount
     from tiercache.cli.origin import choose_origin
+    from tiercache.errors import MountError
 
     settled = configuration(cache_dir, config, None)
     if path is None:
@@ -101,7 +102,9 @@ def status(
         import os
 
         path = os.path.abspath(path)
-        engine = engine_of_mount(settled, path) or attach_existing(settled)
+        engine = engine_of_mount(settled, path)
+        if engine is None:
+            raise MountError(f"{path}: lies under no mount of tiercache; of an origin ask by its URL, file://{path}")
         answer = engine.request("status_path", path=path)
     from tiercache.cli.status import print_engine, print_json, print_path
 

@@ -19,7 +19,7 @@ def drain(client: Client, deadline_s: float) -> None:
     """Wait until everything is in the origins; Unfinished says what is left at the deadline."""
     with progress("draining") as shown:
         answer = client.drain(deadline_s, on_progress=DrainProgress(shown))
-    tell(client, answer, "everything is in the origin")
+    tell(client, answer, f"{client.cache_dir}: everything is in the origin")
 
 
 def umount(client: Client, mountpoint: str, deadline_s: float, *, lazy: bool) -> None:

@@ -35,10 +35,11 @@ def attach_existing(config: Config) -> Client:
         _check_exists(config.cache_dir)
         return attached(config)
     running = running_cache_dirs()
-    if config.cache_dir in running or not running:
+    if not running:
         return attached(config)
     if len(running) == 1:
         return attached(config.model_copy(update={"cache_dir": running[0]}))
+    # Not the default one's, be it among them: what it says of the others' files would be wrong.
     raise ConfigError(f"several engines run; choose one with --cache-dir: {', '.join(map(str, running))}")
 
 
@@ -53,9 +54,8 @@ def attach_or_recover(config: Config) -> Client:
 
 
 def engine_of_mount(config: Config, path: str) -> Client | None:
-    """A client of the engine that has ``path`` mounted: among all that run, or only that of a cache directory given."""
-    given = "cache_dir" in config.model_fields_set
-    for cache_dir in [config.cache_dir] if given else running_cache_dirs():
+    """A client of the engine that has ``path`` mounted. The mount tells which one that is, whatever is configured."""
+    for cache_dir in dict.fromkeys([config.cache_dir, *running_cache_dirs()]):
         candidate = config.model_copy(update={"cache_dir": cache_dir})
         if _holds(candidate, path):
             return attached(candidate)

@@ -43,7 +43,10 @@ def stay(client: Client, mountpoint: str, deadline_s: float) -> None:
     with _ending_signals() as wakeup:
         signalled = _wait(wakeup, mountpoint)
         if signalled:
-            umount(client, mountpoint, deadline_s, lazy=False)
+            try:
+                umount(client, mountpoint, deadline_s, lazy=False)
+            except MountError as error:
+                raise MountError(f"{error}; it stays mounted: end with tiercache umount {mountpoint}") from None
             return
     try:
         client.status()

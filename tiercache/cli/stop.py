@@ -28,7 +28,7 @@ def stop(config: Config, deadline_s: float) -> None:
         unfinished = error
     process = os.pidfd_open(pid)
     try:
-        client.stop()
+        client.stop(drained=True)
         client.close()
         if not select.select([process], [], [], END_TIMEOUT_S)[0]:
             raise Busy(f"the engine (pid {pid}) has not ended within {END_TIMEOUT_S:g} s: see its engine.log")

@@ -31,6 +31,8 @@ def _take_away_dead(mountpoint: str) -> bool:
     mount = mountpoints.mounted_at(mountpoints.absolute(mountpoint))
     if mount is None or mount.type != mountpoints.FILE_SYSTEM_TYPE:
         return False
+    if not mountpoints.is_dead(mount.mountpoint):
+        raise MountError(f"{mountpoint}: its engine runs, and does not answer this command; see its engine.log")
     mountpoints.unmount(mount.mountpoint, detach=True)
     print(f"{mountpoint}: took away the mount that a dead engine had left")
     return True

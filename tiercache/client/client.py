@@ -84,9 +84,9 @@ class Client:
         answer: dict[str, Any] = self.request("drain", on_progress=on_progress, deadline_s=deadline_s)
         return answer
 
-    def stop(self) -> None:
-        """Ask the engine to end."""
-        self.request("stop")
+    def stop(self, *, drained: bool = False) -> None:
+        """Ask the engine to end; ``drained``: it has had its time to upload, and leaves the rest in the journal."""
+        self.request("stop", drained=drained)
 
     # -- connections ------------------------------------------------------------------------------
 

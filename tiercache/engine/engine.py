@@ -63,6 +63,7 @@ class Engine:
         self.metrics.restarts.set(self.keeper.restarts)
         self.started_s = time.time()
         self._stopping = trio.Event()
+        self._drained = False
         self.nursery: trio.Nursery
         """For services that use the engine's state: they have ended when it is closed, after a crash too."""
         self._namespaces: dict[tuple[OriginId, ProfileName], Namespace] = {}
@@ -107,8 +108,9 @@ class Engine:
             await self._leave()
             nursery.cancel_scope.cancel()
 
-    def stop(self) -> None:
-        """End ``run``; what is still staged stays in the journal for the next engine."""
+    def stop(self, *, drained: bool = False) -> None:
+        """End ``run``; what is still staged stays in the journal for the next engine, at once when it ``drained``."""
+        self._drained = drained
         self._stopping.set()
 
     def require_replaceable(self) -> None:
@@ -221,7 +223,7 @@ class Engine:
             return
         self.unmounts = True
         await self.mounts.close()
-        if self.config.engine.stop_drain_s > 0:
+        if self.config.engine.stop_drain_s > 0 and not self._drained:
             await self.drain(self.config.engine.stop_drain_s)
 
     async def _flush_journal(self) -> None:

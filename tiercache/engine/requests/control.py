@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -132,6 +133,6 @@ async def restart(call: Call) -> None:
 
 
 @operation(Nature.READ)
-async def stop(call: Call) -> None:
+async def stop(call: Call, *, drained: bool = False) -> None:
     """Answered before the engine ends; what is staged stays journalled."""
-    call.owner.afterwards.append(call.engine.stop)
+    call.owner.afterwards.append(partial(call.engine.stop, drained=drained))
