@@ -77,7 +77,8 @@ class PageCache:
         only be dropped, whatever is in them. Mixed when other bytes are lent for the inode already."""
         pages = self._pages.get(inode)
         if pages is not None and pages.backing is not None:
-            return self._lent_again(pages, pages.backing, content, fd)
+            same_bytes = others_agree and not content.staged
+            return self._lent_again(pages, pages.backing, content, fd, same_bytes=same_bytes)
         if fd is not None and (pages is None or not pages.handles):
             backing = self._backings.lend(fd)
             if backing is not None:
@@ -104,8 +105,11 @@ class PageCache:
         backing.users = 1
         return PageVerdict(backing=backing)
 
-    def _lent_again(self, pages: _Pages, backing: Backing, content: Content, fd: int | None) -> PageVerdict:
-        if pages.content != content and (fd is None or file_id(fd) != backing.file):
+    def _lent_again(
+        self, pages: _Pages, backing: Backing, content: Content, fd: int | None, *, same_bytes: bool
+    ) -> PageVerdict:
+        # Of one version all copies are the same, also when the one that was lent has left the cache.
+        if pages.content != content and not same_bytes and (fd is None or file_id(fd) != backing.file):
             raise Mixed
         pages.content = content
         backing.users += 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tiercache.fuse.backing import Backings
-from tiercache.fuse.pages import Content, PageCache, PageVerdict, content_of
+from tiercache.fuse.pages import Content, Mixed, PageCache, PageVerdict, content_of
 from tiercache.model import Entry, Kind, VersionId
 
 INODE = 7
@@ -53,6 +55,31 @@ def test_pages_are_dropped_where_all_who_use_them_read_the_same_bytes(pages: Pag
     pages.opened(INODE, V1)
     assert pages.opened(INODE, V2, others_agree=True) == DROP
     assert pages.opened(INODE, V2) == KEEP
+
+
+class Numbers:
+    """A kernel that takes every file."""
+
+    def lend(self, fd: int) -> int:
+        return fd
+
+    def take_back(self, backing_id: int) -> None:
+        """Nothing to do."""
+
+
+def test_a_lent_file_serves_all_opens_of_the_same_bytes(tmp_path: Path) -> None:
+    """Written by the kernel, uploaded and evicted: it has another name for its bytes and no copy, and is the same."""
+    backings = Backings()
+    backings.lender = Numbers()
+    pages = PageCache(backings)
+    with open(tmp_path / "file", "wb") as file:
+        lent = pages.opened(INODE, staged(1), file.fileno())
+        assert lent.backing is not None
+        assert pages.opened(INODE, V1, others_agree=True) == lent
+        with pytest.raises(Mixed):
+            pages.opened(INODE, V2)
+        with pytest.raises(Mixed):
+            pages.opened(INODE, staged(2), others_agree=True)
 
 
 def test_written_pages_stay_through_staging_and_upload(pages: PageCache) -> None:
