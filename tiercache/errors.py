@@ -57,6 +57,10 @@ class Busy(TierCacheError):
     """The origin did not answer in time or asked to slow down (timeout, reset, 408, 429, 5xx). Worth a retry."""
 
 
+class InUse(TierCacheError):
+    """Not while a program has the file open in a way that does not go with it."""
+
+
 class Broken(TierCacheError):
     """The origin answered with something that cannot be right, or failed for good."""
 
@@ -125,6 +129,7 @@ ERRNO: dict[type[TierCacheError], int] = {
     ReadOnly: errno.EROFS,
     Changed: errno.ESTALE,
     Busy: errno.EIO,
+    InUse: errno.EBUSY,
     Broken: errno.EIO,
     Unsupported: errno.ENOTSUP,
     InvalidArgument: errno.EINVAL,

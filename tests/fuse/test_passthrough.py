@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import mmap
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rig.mounts import EngineProcess, Mounted, Source, umount_when_free, wait_for
+from rig.mounts import EngineProcess, Mounted, Source, refused, umount_when_free, wait_for
 from tiercache.model import BLOCK_SIZE_BYTES
 
 RANDOM = random.Random(11)
@@ -195,6 +196,18 @@ def test_a_lent_file_that_is_on_its_way_is_opened_again(posix: Source, tmp_path:
         umount_when_free(engine, mountpoint)
     finally:
         engine.stop()
+
+
+def test_a_file_that_the_kernel_writes_takes_no_second_name(on_posix: Mounted) -> None:
+    root = on_posix.path
+    with open(root / "file", "wb") as file:
+        assert io(on_posix, "file") == "passthrough"
+        file.write(DATA)
+        with refused(errno.EBUSY):
+            os.link(root / "file", root / "other")
+    wait_for(lambda: io(on_posix, "file") == "closed")
+    os.link(root / "file", root / "other")
+    assert (root / "other").read_bytes() == DATA
 
 
 def test_shared_mappings_of_reader_and_writer_are_one(cached: Mounted, root: Path) -> None:

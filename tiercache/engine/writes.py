@@ -16,7 +16,7 @@ from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
-from tiercache.errors import Broken, Busy, Changed, InvalidArgument, ReadOnly, TooLarge, Unsupported
+from tiercache.errors import Broken, Changed, InUse, InvalidArgument, ReadOnly, TooLarge, Unsupported
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
@@ -455,7 +455,7 @@ class Writes:
         while live is not None and live.staged is not None:
             staged = live.staged
             if live.lent_for_writing:
-                raise Busy(f"{show(key)}: is being written through the kernel; close it first")
+                raise InUse(f"{show(key)}: is being written through the kernel; close it first")
             await self.seal_held(live)
             await self._writeback.wait(staged.id)
 
