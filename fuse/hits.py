@@ -80,8 +80,8 @@ class Hits:
         """Bytes of a local file; short only at the end."""
         return self._handles.get(handle).file.read_now(offset, size_bytes)
 
-    def read_unopened(self, node: int, offset: int, size_bytes: int) -> bytes | None:
-        """The same on a mount whose kernel asks for no open."""
+    def read_unopened(self, node: int, offset: int, size_bytes: int) -> bytes | memoryview | None:
+        """The same on a mount whose kernel asks for no open; good until the next call."""
         return self._openless.read_now(self._nodes.inode(node), offset, size_bytes)
 
     def write(

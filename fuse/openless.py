@@ -16,6 +16,9 @@ from tiercache.model import Entry, Key
 MAX_VERSIONS = 4096
 """Inodes whose version is remembered; the catalog answers for the others."""
 
+BUFFER_BYTES = 1024 * 1024
+"""As much as the kernel asks for at a time."""
+
 MAX_READERS = 64
 """Files that are being fetched and read at a time with a read-ahead window of their own."""
 
@@ -27,9 +30,11 @@ class Openless:
         self._namespace = namespace
         self._versions: OrderedDict[int, VersionRef] = OrderedDict()
         self._readers: OrderedDict[int, Handle] = OrderedDict()
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
-    def read_now(self, inode: int, offset: int, size_bytes: int) -> bytes | None:
-        """Bytes of a complete local copy or of a staged file; None where somebody has to wait."""
+    def read_now(self, inode: int, offset: int, size_bytes: int) -> bytes | memoryview | None:
+        """Bytes of a complete local copy or of a staged file, good until the next call; None where somebody has to
+        wait."""
         staged = self._namespace.staged_of(inode)
         if staged is not None:
             return staged.pread(size_bytes, offset)
@@ -37,7 +42,12 @@ class Openless:
         if version is None:
             return None
         fd = self._namespace.files.readable(version)
-        return None if fd is None else os.pread(fd, size_bytes, offset)
+        if fd is None:
+            return None
+        if size_bytes > BUFFER_BYTES:
+            return os.pread(fd, size_bytes, offset)
+        # Into memory that is there: that of a new object of this size comes page by page from the kernel.
+        return self._buffer[: os.preadv(fd, [self._buffer[:size_bytes]], offset)]
 
     def _find(self, inode: int) -> VersionRef | None:
         version = self._namespace.known_version(inode)
@@ -59,7 +69,7 @@ class Openless:
         """Bytes from wherever they are; one version's, Changed (ESTALE) when the rest of it is gone."""
         data = self.read_now(inode, offset, size_bytes)
         if data is not None:
-            return data
+            return bytes(data)
         reader = self._readers.get(inode)
         if reader is None:
             reader = await self._namespace.open(inode)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections import OrderedDict
 from typing import NamedTuple
 
 from tiercache.model import Tier, VersionId
 from tiercache.tier.files import FileIdentity
 
-OPEN_FILES = 256
+OPEN_FILES = 4096
+"""With a descriptor at hand a cold read is one read of the disk; else it has to find directory and inode as well."""
+
+OPEN_FILES_SHARE = 4
+"""At most one of so many descriptors that this process may have."""
+
+
+def open_files_limit() -> int:
+    """How many descriptors are kept open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_FILES if soft == resource.RLIM_INFINITY else min(OPEN_FILES, max(16, soft // OPEN_FILES_SHARE))
 
 
 class OpenFile(NamedTuple):
@@ -24,8 +35,8 @@ class OpenFiles:
     """At most ``limit`` descriptors, the least recently used closed first. A victim's is closed when it is evicted,
     else the disk would not give its room back."""
 
-    def __init__(self, limit: int = OPEN_FILES) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = open_files_limit() if limit is None else limit
         self._files: OrderedDict[VersionId, OpenFile] = OrderedDict()
 
     def get(self, version: VersionId) -> OpenFile | None:
