@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rig.mounts import EngineProcess, Mounted, Source, refused, umount_when_free, wait_for
+from rig.mounts import EngineProcess, Mounted, Source, mounted_for, refused, umount_when_free, wait_for
 from tiercache.model import BLOCK_SIZE_BYTES
 
 RANDOM = random.Random(11)
@@ -311,3 +311,48 @@ def test_an_object_replaced_at_the_origin_is_another_file(cached: Mounted, root:
         wait_for(lambda: (root / "file").stat().st_size == len(new))
         assert (root / "file").read_bytes() == new
         assert old.read() == DATA
+
+
+def test_a_writer_shares_what_a_reader_has_however_little_room_there_is(
+    tmp_path: Path, posix: Source, mountpoint: Path
+) -> None:
+    """With less than a quarter of staging free nothing new is lent for writing; what is lent must still be shared."""
+    engine = EngineProcess(tmp_path / "small", **{"staging.capacity": "1MiB", "staging.upload_delay_s": "1h"})
+    posix.put("file", DATA)
+    try:
+        for mounted in mounted_for(engine, posix, mountpoint, "kernel"):
+            bring(mounted, "file")
+            (mountpoint / "filler").write_bytes(bytes(600_000))
+            with open(mountpoint / "file", "rb", buffering=0) as reader:
+                assert io(mounted, "file") == "passthrough"
+                with open(mountpoint / "file", "r+b", buffering=0) as writer:
+                    writer.write(b"changed")
+                    assert os.pread(reader.fileno(), 7, 0) == b"changed"
+                    with open(mountpoint / "file", "ab", buffering=0) as another:
+                        another.write(b"more")
+                assert os.pread(reader.fileno(), 400_000, 0) == b"changed" + DATA[7:] + b"more"
+            mounted.drain()
+            assert posix.get("file") == b"changed" + DATA[7:] + b"more"
+    finally:
+        engine.stop()
+
+
+def test_nothing_is_lent_where_fsync_waits_for_the_origin(tmp_path: Path, posix: Source, mountpoint: Path) -> None:
+    """What was sealed goes up while a program may still write to it."""
+    engine = EngineProcess(tmp_path / "sure", profiles={"general": {"ack": "origin"}})
+    posix.put("file", DATA)
+    try:
+        for mounted in mounted_for(engine, posix, mountpoint, "kernel"):
+            bring(mounted, "file")
+            with open(mountpoint / "file", "rb", buffering=0) as reader:
+                assert io(mounted, "file") == "cached"
+                with open(mountpoint / "file", "r+b", buffering=0) as writer:
+                    writer.write(b"changed")
+                    os.fsync(writer.fileno())
+                    assert posix.get("file") == b"changed" + DATA[7:]
+                    writer.write(b" again")
+                assert os.pread(reader.fileno(), 13, 0) == b"changed again"
+            mounted.drain()
+            assert posix.get("file") == b"changed again" + DATA[13:]
+    finally:
+        engine.stop()

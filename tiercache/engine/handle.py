@@ -225,7 +225,7 @@ class Handle:
             clean = self.version is not None and not self.writable
             return self._files.lendable(self.version) if clean and self.version is not None else None
         if self.writable:
-            return self._writes.lending.writable(live.staged)
+            return self._writes.lending.writable(live.staged, lent=live.lent_inode == live.staged.inode)
         # Who only reads it may have it in every state: where the kernel has it already, it takes nothing else.
         return live.staged.fd if live.lent_inode else None
 

@@ -46,18 +46,22 @@ class Lending:
         self._cache = cache
         self._staging = staging
         self._journal = journal
-        # What was sealed is uploaded while programs may go on writing: with ``ack = origin`` fsync and close seal.
-        self._lends_for_writing = profile.ack != "origin"
+        # With ``ack = origin`` fsync and close seal, and what is sealed goes up while programs may still write to it.
+        # So nothing is lent there that may be written, and nothing for reading that a writer would have to share.
+        self._lends = profile.read_only or profile.ack != "origin"
 
     def readable(self, version: VersionRef) -> int | None:
         """A descriptor of the complete, checked copy on the NVMe tier; good until the next call of the cache."""
+        if not self._lends:
+            return None
         return self._cache.open_local(version, on_nvme=True)
 
-    def writable(self, staged: StagedFile) -> int | None:
-        """A descriptor of a staged file that programs may write without asking for room."""
+    def writable(self, staged: StagedFile, *, lent: bool) -> int | None:
+        """A descriptor of a staged file that programs may write without asking for room. One that is ``lent`` already
+        has to be shared, however little room there is."""
         record = self._journal.get(staged.id)
         open_for_writing = record is None or record.state is StagedState.STAGED
-        if not (self._lends_for_writing and open_for_writing and self._has_headroom()):
+        if not (self._lends and open_for_writing and (lent or self._has_headroom())):
             return None
         return staged.fd
 
