@@ -6,7 +6,10 @@ import contextlib
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from typing import Protocol
+
+import trio
 
 from tiercache.fuse.notices import Change
 
@@ -14,6 +17,9 @@ log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 65_536
 """Notices that wait; past it they are dropped, and the kernel's timeouts do their work."""
+
+PATIENCE_S = 1.0
+"""How long a client's change waits until the kernel knows of it: a notice may wait for a request that hangs."""
 
 
 class NoticeSender(Protocol):
@@ -29,7 +35,7 @@ class Invalidator:
 
     def __init__(self, sender: NoticeSender) -> None:
         self._sender = sender
-        self._queue: queue.Queue[Change | None] = queue.Queue(QUEUE_LIMIT)
+        self._queue: queue.Queue[Change | Callable[[], None] | None] = queue.Queue(QUEUE_LIMIT)
         self._armed = True
         self._thread = threading.Thread(target=self._run, name="tiercache-notices", daemon=True)
         self._thread.start()
@@ -40,6 +46,19 @@ class Invalidator:
             self._queue.put_nowait(change)
         except queue.Full:
             log.warning("too many changes at once: a notice to the kernel is dropped; its timeouts apply")
+
+    async def told(self) -> None:
+        """Return when the kernel has taken every notice posted before this call, or its patience ends."""
+        if not self._armed:
+            return
+        done = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        try:
+            self._queue.put_nowait(lambda: token.run_sync_soon(done.set))
+        except queue.Full:
+            return
+        with trio.move_on_after(PATIENCE_S):
+            await done.wait()
 
     def disarm(self) -> None:
         """Send nothing more: the session is about to end, and a notice to a dying one can block for ever."""
@@ -52,6 +71,10 @@ class Invalidator:
             change = self._queue.get()
             if change is None or not self._armed:
                 return
+            if not isinstance(change, Change):
+                with contextlib.suppress(trio.RunFinishedError):
+                    change()
+                continue
             try:
                 self._send(change)
             except OSError as error:

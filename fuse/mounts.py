@@ -102,6 +102,11 @@ class Serving(NamedTuple):
         """Return when files whose close(2) returned before this call are closed for the engine too."""
         await self.driver.settled()
 
+    async def told(self) -> None:
+        """Return when the kernel knows of all changes that were made before this call."""
+        if self.vfs.notices.told is not None:
+            await self.vfs.notices.told()
+
     def leave(self) -> None:
         """Stop serving, and leave the mount to the next engine."""
         if isinstance(self.driver, KernelDriver):
@@ -274,7 +279,7 @@ def _leave_nothing(path: str) -> None:
 async def _notices(namespace: Namespace, vfs: Vfs, driver: Driver) -> AsyncIterator[None]:
     """Tell the kernel of changes that others make, as long as the session lives."""
     invalidator = Invalidator(driver)
-    vfs.notices.send = invalidator.post
+    vfs.notices.send, vfs.notices.told = invalidator.post, invalidator.told
     namespace.on_change.append(vfs.note_change)
     try:
         yield

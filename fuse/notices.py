@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ class Notices:
         self._nodes = nodes
         self._pages = pages
         self.send: Callable[[Change], None] | None = None
+        self.told: Callable[[], Awaitable[None]] | None = None
+        """Returns when the kernel has taken what was sent."""
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from rig.mounts import (
@@ -50,6 +51,32 @@ def test_one_engine_hosts_several_mounts(
     assert (second / "copy").exists()
     umount_when_free(engine, second)
     assert s3.get("copy") == b"from one to the other" * 1000
+
+
+def test_what_a_client_changed_is_seen_in_the_mount_when_its_call_returns(
+    engine: EngineProcess, source: Source, mountpoint: Path
+) -> None:
+    engine.mount(source, mountpoint, profile="weights")  # believes names for a minute and absence for 5 s
+    client = fsspec.filesystem(
+        "tiercache",
+        target_protocol="file" if source.kind == "posix" else "s3",
+        target_options=source.options,
+        cache_dir=str(engine.config.cache_dir),
+        profile="weights",
+    )
+    root = source.url.removeprefix("file://").removeprefix("s3://")
+    for number in range(20):
+        name = f"file{number}"
+        assert not (mountpoint / name).exists()
+        client.pipe_file(f"{root}/{name}", b"1")
+        assert (mountpoint / name).read_bytes() == b"1"
+        client.pipe_file(f"{root}/{name}", b"longer")
+        assert (mountpoint / name).read_bytes() == b"longer"
+        client.mv(f"{root}/{name}", f"{root}/moved")
+        assert sorted(os.listdir(mountpoint)) == ["moved"]
+        client.rm_file(f"{root}/moved")
+        assert not (mountpoint / "moved").exists()
+    umount_when_free(engine, mountpoint)
 
 
 def test_two_mounts_of_one_origin_see_each_others_changes(

@@ -220,6 +220,12 @@ class Mounts:
             if mount.serving is not None and mount.namespace.origin_id == origin
         }
 
+    async def told(self) -> None:
+        """Return when the kernel knows, in every mount, of the changes that were made before this call."""
+        for mount in self:
+            if mount.serving is not None:
+                await mount.serving.told()
+
     async def settled(self) -> None:
         """Return when files that were closed in a mount before this call are closed for the engine too."""
         for mount in self:

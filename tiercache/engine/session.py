@@ -119,7 +119,10 @@ class Session:
             case Nature.LONG:
                 return await operation.handler(call, **arguments)
             case Nature.CHANGE:
-                return await self._finish(lambda: operation.handler(call, **arguments))
+                answer = await self._finish(lambda: operation.handler(call, **arguments))
+                # Whoever is answered may look at a mount at once.
+                await self._shared.engine.mounts.told()
+                return answer
             case Nature.READ:
                 limit_s = self._shared.engine.config.engine.request_timeout_s
                 with trio.move_on_after(limit_s):
