@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -188,8 +189,10 @@ def free_ports(number: int) -> list[int]:
 
 
 def make_bucket(server: S3Server, name: str) -> None:
-    """Create a bucket; the name needs three characters or more."""
-    client(server).create_bucket(Bucket=name)
+    """Create a bucket unless it is there; the name needs three characters or more."""
+    s3 = client(server)
+    with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
+        s3.create_bucket(Bucket=name)
 
 
 def client(server: S3Server) -> Any:
