@@ -242,8 +242,11 @@ class Changes:
         tree = self._tree
         staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, directory)]
         for live in staged:
-            while live.key is not None and is_below(live.key, directory):
-                await self._part_from_tree(live.key, directory)
+            # Once for each of its names; one that arrives meanwhile is an object like the others, which the walk finds.
+            key = None
+            while live.staged and live.key != key and live.key is not None and is_below(live.key, directory):
+                key = live.key
+                await self._part_from_tree(key, directory)
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except Absent:
@@ -260,7 +263,7 @@ class Changes:
         """A file below a directory that is removed has staged bytes: they go with it, or stay with a name elsewhere."""
         entry = await self._names.find(key)
         if entry is None:
-            return  # it has arrived meanwhile, and others removed it
+            return  # it arrived meanwhile, and others removed it
         outside = [name for name in self._tree.names_of(entry.inode) if not is_below(name, directory)]
         if not outside or not await self._writes.leave_with(outside[0], key, entry):
             await self._unlink_held(key, keep_directory=False)
