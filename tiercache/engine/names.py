@@ -65,7 +65,7 @@ class Names:
         if not key or self._listing_is_fresh(directory, at_ns) or not self._misses.asked(directory, at_ns):
             return None
         with suppress(TierCacheError):  # whatever it is, asking for the name tells it
-            await self._refresh(directory)
+            await self._refresh(directory, sure_of_directories=False)
         return self.known(key)
 
     async def _ask(self, key: Key) -> Entry:
@@ -171,7 +171,9 @@ class Names:
         listed_ns = self._tree.catalog.listed_ns(self._tree.origin_id, directory)
         return bool(listed_ns) and -1.0 < (at_ns - listed_ns) / 1e9 < self._profile.ttl_s
 
-    async def _refresh(self, directory: Key) -> list[tuple[bytes, Entry]]:
+    async def _refresh(self, directory: Key, *, sure_of_directories: bool = True) -> list[tuple[bytes, Entry]]:
+        """List the directory and remember it. A store may still list a directory whose last object is gone: whoever
+        asks for single names must not take it for there without ``sure_of_directories``."""
         tree = self._tree
         for _ in range(LISTING_ATTEMPTS):
             generation, above = tree.generation(directory), tree.generation(parent_of(directory))
@@ -185,7 +187,7 @@ class Names:
                     self.remember(directory, None)
                 raise
             if tree.generation(directory) == generation:
-                return self._store_listing(directory, stats, listed_ns)
+                return self._store_listing(directory, stats, listed_ns, sure_of_directories=sure_of_directories)
         # Changes keep coming faster than the origin lists: use an answer, let what we know of each name win, and
         # remember nothing.
         stats = await self._list_origin(directory)
@@ -233,9 +235,13 @@ class Names:
                 names.add(child_name(key, directory))
         return names
 
-    def _store_listing(self, directory: Key, stats: list[ObjectStat], listed_ns: int) -> list[tuple[bytes, Entry]]:
+    def _store_listing(
+        self, directory: Key, stats: list[ObjectStat], listed_ns: int, *, sure_of_directories: bool
+    ) -> list[tuple[bytes, Entry]]:
         tree = self._tree
         entries = self._entries(directory, stats, listed_ns)
+        if not sure_of_directories:
+            entries = [(n, e._replace(checked_ns=0) if e.kind is Kind.DIRECTORY else e) for n, e in entries]
         before = dict(tree.catalog.children(tree.origin_id, directory))
         self._misses.listed(directory, len(entries))
         stored = tree.catalog.put_listing(tree.origin_id, directory, entries, listed_ns)
