@@ -93,7 +93,7 @@ class Engine:
             await self._recover()
             await nursery.start(self.writeback.run)
             await self.mounts.go_on()
-            await self._seal_flushed()
+            await self.seal_flushed()
             nursery.start_soon(self._sync_catalog)
             nursery.start_soon(self._flush_journal)
             nursery.start_soon(self._measure_lent)
@@ -328,12 +328,12 @@ class Engine:
         ids = None
         with trio.move_on_after(deadline_s):
             await self.mounts.settled()
-            await self._seal_flushed()
+            await self.seal_flushed()
         if mountpoint is not None:
             ids = self.mounts.staged_ids(mountpoint)
         return await self.writeback.drain(deadline_s, ids=ids)
 
-    async def _seal_flushed(self) -> None:
+    async def seal_flushed(self) -> None:
         """A file whose writers are all gone, but whose seal the kernel has not asked for yet, is drained too."""
         for tree in self.trees:
             for live in tree.live:

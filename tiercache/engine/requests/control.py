@@ -79,6 +79,8 @@ async def umount(call: Call, *, mountpoint: str, deadline_s: float, lazy: bool) 
     """Unmount, so that nothing more is written, and drain what was: the answer is that of ``drain``."""
     engine = call.engine
     gone = await engine.mounts.umount(mountpoint, lazy=lazy)
+    # The end of the mount may have come before the end of a release.
+    await engine.seal_flushed()
     ids = [
         record.id
         for record in engine.journal.records()
