@@ -51,8 +51,8 @@ def mount(
 ) -> None:
     """Mount a bucket or a directory. Starts the engine of the cache directory if none runs."""
     from tiercache.cli.link import starting
+    from tiercache.cli.mount import ending_signals, leave, stay
     from tiercache.cli.mount import mount as do_mount
-    from tiercache.cli.mount import stay
     from tiercache.cli.origin import choose_origin
 
     wait_s = deadline_s(deadline)
@@ -61,9 +61,14 @@ def mount(
     engine = starting(settled)
     made = do_mount(engine, origin, mountpoint, read_only=read_only, driver=driver)
     how = ", read-only" if made["read_only"] else ""
-    print(f"{made['url']} is mounted at {made['mountpoint']} (profile {made['profile']}{how})", flush=True)
-    if foreground:
-        stay(engine, made["mountpoint"], wait_s)
+    told = f"{made['url']} is mounted at {made['mountpoint']} (profile {made['profile']}{how})"
+    if not foreground:
+        print(told)
+        return
+    with ending_signals() as wakeup:  # before anybody is told that there is something to end
+        print(told, flush=True)
+        signalled = stay(wakeup, made["mountpoint"])
+    leave(engine, made["mountpoint"], wait_s, signalled=signalled)
 
 
 @app.command()

@@ -35,19 +35,15 @@ def mount(client: Client, origin: OriginChoice, mountpoint: str, *, read_only: b
     return answer
 
 
-def stay(client: Client, mountpoint: str, deadline_s: float) -> None:
-    """Wait for a signal, then unmount and drain; end earlier when somebody else unmounts.
-
-    MountError when the mount was lost with its engine.
-    """
-    with _ending_signals() as wakeup:
-        signalled = _wait(wakeup, mountpoint)
-        if signalled:
-            try:
-                umount(client, mountpoint, deadline_s, lazy=False)
-            except MountError as error:
-                raise MountError(f"{error}; it stays mounted: end with tiercache umount {mountpoint}") from None
-            return
+def leave(client: Client, mountpoint: str, deadline_s: float, *, signalled: bool) -> None:
+    """The mount has ended, or a signal says that it should: unmount and drain then. MountError when it was lost with
+    its engine, or stays because it is in use."""
+    if signalled:
+        try:
+            umount(client, mountpoint, deadline_s, lazy=False)
+        except MountError as error:
+            raise MountError(f"{error}; it stays mounted: end with tiercache umount {mountpoint}") from None
+        return
     try:
         client.status()
     except EngineUnreachable as error:
@@ -56,7 +52,7 @@ def stay(client: Client, mountpoint: str, deadline_s: float) -> None:
 
 
 @contextmanager
-def _ending_signals() -> Iterator[int]:
+def ending_signals() -> Iterator[int]:
     """A descriptor that becomes readable at a signal. A second signal ends the process as usual."""
     read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     old_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -76,8 +72,8 @@ def _once(number: int, frame: object) -> None:
         signal.signal(other, signal.default_int_handler if other == signal.SIGINT else signal.SIG_DFL)
 
 
-def _wait(wakeup: int, mountpoint: str) -> bool:
-    """True at a signal, False when nothing is mounted there any more; the kernel tells of both."""
+def stay(wakeup: int, mountpoint: str) -> bool:
+    """Wait. True at a signal, False when nothing is mounted there any more; the kernel tells of both."""
     with open(MOUNTINFO, "rb") as mountinfo:
         poll = select.poll()
         poll.register(wakeup, select.POLLIN)
