@@ -50,7 +50,8 @@ def in_jumping_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
 
 
 class SwitchedOrigin:
-    """A real origin behind switches: fail the next writes, hold writes before or after they land, log every call."""
+    """A real origin behind switches: fail the next writes, hold writes before or after they land, hold deletes, log
+    every call."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
@@ -59,6 +60,7 @@ class SwitchedOrigin:
         self.error_after_landing: Exception | None = None
         self.hold_writes = False
         self.hold_landed = False
+        self.hold_deletes = False
         self.stoppable = True
         self.release = threading.Event()
         self.before_write: Callable[[], None] = lambda: None
@@ -150,6 +152,8 @@ class SwitchedOrigin:
         def call(key: Key, *arguments: Any, **options: Any) -> Any:
             with self._lock:
                 self.calls.append((name, key))
+            if name == "delete" and self.hold_deletes:
+                self._hold()
             return method(key, *arguments, **options)
 
         return call

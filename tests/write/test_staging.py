@@ -330,7 +330,7 @@ async def test_staged_bytes_stay_within_the_budget_while_uploads_make_room(tmp_p
     assert most_bytes <= 64 * 1024
     assert desk.metrics.snapshot()["back_pressure_total"] > 0  # type: ignore[operator]
     async with desk.running():
-        await desk.write_back.drain(60)
+        assert not (await desk.write_back.drain(60)).left
     assert len(desk.objects()) == 30
     assert desk.staging.used_bytes == 0
     assert desk.metrics.snapshot()["staged_bytes"] == 0

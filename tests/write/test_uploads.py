@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 from rig.writing_desk import ATTRIBUTES, Desk, in_jumping_time, in_trio
 from tiercache.checksum import block_checksums
 from tiercache.errors import Absent, Broken, Busy, Changed, Conflict, Denied, UploadFailed
-from tiercache.journal import ConditionKind
+from tiercache.journal import ConditionKind, Journal, StagedRecord
 from tiercache.model import StagedState
 from tiercache.origins.base import unfinished
 from tiercache.origins.posix_attributes import UPLOAD_XATTR
@@ -301,3 +302,58 @@ async def test_a_changed_answer_for_a_replacing_write_does_not_loop(desk: Desk) 
         while not desk.record(staged_id).last_error:
             await desk.write_back.changed()
     assert len(desk.origin.written()) == 1
+
+
+class StoppingJournal(Journal):
+    """Says when a change that ``stops_at`` picks has been made, and never returns from it."""
+
+    reached: trio.Event | None = None
+
+    def stops_at(self, put: list[StagedRecord], drop: list[int]) -> bool:
+        return bool(drop) or any(record.committed_etag for record in put)
+
+    async def apply(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
+        put, drop = list(put), list(drop)
+        await super().apply(put=put, drop=drop, undo=undo)
+        if self.reached is not None and self.stops_at(put, drop):
+            self.reached.set()
+            await trio.sleep_forever()
+
+
+@in_trio
+async def test_an_upload_stopped_between_confirmation_and_end_is_finished_by_the_next_run(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, make_journal=StoppingJournal)
+    assert isinstance(desk.journal, StoppingJournal)
+    desk.journal.reached = trio.Event()
+    async with desk.running():
+        staged_id = await desk.save("a", b"bytes")
+        await desk.journal.reached.wait()
+    assert desk.record(staged_id).committed_etag
+    desk.journal.reached = None
+    async with desk.running():
+        result = await desk.write_back.drain(20)
+    assert not result.left
+    assert (desk.objects(), desk.staging.used_bytes) == ({"a": b"bytes"}, 0)
+    assert desk.origin.written() == [desk.key("a")]
+    assert [record.id for record, _ in desk.commits] == [staged_id]
+    desk.close()
+
+
+@in_trio
+async def test_a_retraction_stopped_on_its_way_is_finished_by_the_next_run(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.origin.error_after_landing = Denied("403")
+    async with desk.running():
+        staged_id = await desk.save("a", b"bytes")
+        with pytest.raises(UploadFailed):
+            await desk.write_back.wait(staged_id)
+        desk.origin.hold_deletes = True
+        await desk.write_back.cancel(staged_id, wait=False)
+        await desk.origin.held.wait()
+    assert len(desk.journal.retractions()) == 1
+    desk.origin.hold_deletes = False
+    async with desk.running():
+        assert not (await desk.write_back.drain(20)).left
+    assert desk.journal.retractions() == []
+    assert desk.objects() == {}
+    desk.close()

@@ -82,6 +82,12 @@ class Turns:
             record = self._record(taken.id)
             if record is not None and record.lane == lane:  # else cancelled, or renamed and queued anew
                 await work(record)
+        except trio.Cancelled:
+            # The service ends in the middle of it: whoever runs it again goes on with this.
+            record = self._record(taken.id)
+            if record is not None and record.state in _HAVE_TURNS:
+                self.add(record)
+            raise
         finally:
             del self._busy[lane]
             self._queue.ended(large=large)
