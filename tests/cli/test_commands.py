@@ -20,6 +20,7 @@ def status_of(tiercache: Command, *arguments: str | Path) -> dict[str, Any]:
 
 def test_version_and_help_answer_without_an_engine(tiercache: Command) -> None:
     assert tiercache.good("version") == f"tiercache {package.__version__}\n"
+    assert tiercache.good("--version") == tiercache.good("version")
     text = tiercache.good("--help")
     for command in ("mount", "umount", "status", "drain", "warmup", "stop", "bench", "config", "version"):
         assert f"\n  {command} " in text

@@ -20,7 +20,6 @@ from tiercache.cli.options import (
 )
 
 app = typer.Typer(
-    help="A tiered cache for training data and checkpoints: mount a bucket, or open it through fsspec.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -32,6 +31,21 @@ app.add_typer(config_app, name="config")
 Url = Annotated[
     str, typer.Argument(help="s3://bucket/prefix, another URL, a directory, or tiercache://NAME.", metavar="URL")
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A tiered cache for training data and checkpoints: mount a bucket, or open it through fsspec."""
 
 
 @app.command()
