@@ -17,6 +17,7 @@ from tiercache.bench.terms import PUT_OFF_S, Terms
 from tiercache.client import Client
 from tiercache.config import Config, load_config
 from tiercache.errors import TierCacheError
+from tiercache.units import format_count
 
 _END_DEADLINE_S = 60.0
 _DRAIN_DEADLINE_S = 600.0
@@ -94,7 +95,8 @@ class Node:
         """Wait until the origin has everything. TierCacheError if that takes too long."""
         answer = self._client.drain(_DRAIN_DEADLINE_S)
         if answer["left"]:
-            raise TierCacheError(f"{len(answer['left'])} files did not reach the origin: {answer['errors']}")
+            left = format_count(len(answer["left"]), "file")
+            raise TierCacheError(f"{left} did not reach the origin: {answer['errors']}")
 
     def cache_files(self) -> Iterator[Path]:
         """The files of the NVMe tier."""

@@ -103,6 +103,11 @@ def format_size(size_bytes: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
 
 
+def format_count(number: int, noun: str) -> str:
+    """``1 file``, ``2 files``, for people; ``noun`` takes an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def format_duration(duration_s: float) -> str:
     """``850 ms``, ``12.3 s``, ``5 min 20 s``, ``3 h 5 min``, ``2 d 4 h``, for people."""
     if math.isinf(duration_s):

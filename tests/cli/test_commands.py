@@ -58,6 +58,12 @@ def test_a_check_of_what_is_not_cached_fails(tiercache: Command, origin: Path) -
     assert line.stderr.endswith("tiercache: 2 files are not in the cache; run it without --check\n")
 
 
+def test_one_file_is_no_plural(tiercache: Command, origin: Path) -> None:
+    line = tiercache.failure(*tiercache.here("warmup", origin / "sub", "--check"))
+    assert line == "1 file is not in the cache; run it without --check"
+    assert tiercache.good(*tiercache.here("warmup", origin / "sub")).startswith("1 of 1 file, ")
+
+
 def test_warming_up_what_does_not_exist_fails(tiercache: Command, tmp_path: Path) -> None:
     assert "nowhere: No such file" in tiercache.failure(*tiercache.here("warmup", tmp_path / "nowhere"))
 
@@ -141,7 +147,7 @@ def test_restart_replaces_the_engine(tiercache: Command, origin: Path) -> None:
     new = status_of(tiercache)["engine"]
     assert text.startswith(f"the engine (pid {old['pid']}) was replaced by pid {new['pid']}, version ")
     assert (new["supervisor_pid"], new["restarts"]) == (old["supervisor_pid"], 1)
-    assert "replaced 1 times" in tiercache.good(*tiercache.here("status"))
+    assert "replaced 1 time, " in tiercache.good(*tiercache.here("status"))
     tiercache.good(*tiercache.here("stop"))
     assert "no engine runs" in tiercache.failure(*tiercache.here("restart"))
 

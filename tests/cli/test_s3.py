@@ -44,7 +44,7 @@ def test_an_engine_that_was_started_without_credentials_uses_the_callers(
 ) -> None:
     tiercache.good(*tiercache.here("warmup", origin))
     s3_bucket.put("a", b"a")
-    assert tiercache.good(*tiercache.here("warmup", s3_bucket.url), **environment).startswith("1 of 1 files")
+    assert tiercache.good(*tiercache.here("warmup", s3_bucket.url), **environment).startswith("1 of 1 file, ")
 
 
 def test_a_profile_of_the_aws_files_serves_as_well(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercache.units import Size, format_duration, format_size, parse_duration, parse_share, parse_size
+from tiercache.units import Size, format_count, format_duration, format_size, parse_duration, parse_share, parse_size
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,7 @@ def test_sizes_are_shown_with_three_digits(size_bytes: int, text: str) -> None:
 )
 def test_durations_are_shown_in_two_units(duration_s: float, text: str) -> None:
     assert format_duration(duration_s) == text
+
+
+def test_one_of_a_kind_is_no_plural() -> None:
+    assert [format_count(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache.cli.failure import Unfinished
 from tiercache.cli.progress import Progress, progress
-from tiercache.units import format_size
+from tiercache.units import format_count, format_size
 
 if TYPE_CHECKING:
     from tiercache.client import Client
@@ -41,7 +41,7 @@ def tell(client: Client, answer: dict[str, Any], good: str) -> None:
         reason = f": {file['last_error']}" if file["last_error"] else ""
         print(f"{file['path']}: {file['state']}, {format_size(file['size_bytes'])}{reason}")
     raise Unfinished(
-        f"{left} file{'s are' if left != 1 else ' is'} not in the origin, but kept in the journal; "
+        f"{format_count(left, 'file')} {'is' if left == 1 else 'are'} not in the origin, but kept in the journal; "
         "run tiercache drain again, or see tiercache status"
     )
 
@@ -57,7 +57,7 @@ class DrainProgress:
         sent_bytes = sum(file["sent_bytes"] for file in report["list"])
         left_bytes = max(0, report["bytes"] - sent_bytes)
         self._total_bytes = max(self._total_bytes, left_bytes)
-        note = f"{report['files']} files, {format_size(left_bytes)} left"
+        note = f"{format_count(report['files'], 'file')}, {format_size(left_bytes)} left"
         if failing := [file["last_error"] for file in report["list"] if file["last_error"]]:
             note += f", {len(failing)} failing: {failing[0]}"
         self._shown.update(self._total_bytes - left_bytes, self._total_bytes, note)

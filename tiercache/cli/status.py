@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from tiercache.units import format_duration, format_size
+from tiercache.units import format_count, format_duration, format_size
 
 DIRTY_SHOWN_MAX = 20
 
@@ -32,7 +32,7 @@ def print_engine(status: dict[str, Any]) -> None:
     if not engine["supervisor_pid"]:
         console.print("        no supervisor: the mounts would end with a crash of the engine")
     elif engine["restarts"]:
-        console.print(f"        replaced {engine['restarts']} times, see its engine.log")
+        console.print(f"        replaced {format_count(engine['restarts'], 'time')}, see its engine.log")
     parts: list[Any] = [_tiers(status)]
     if status["mounts"]:
         parts.append(_mounts(status["mounts"]))
@@ -76,7 +76,8 @@ def _mounts(mounts: list[dict[str, Any]]) -> Table:
 def _dirty_line(status: dict[str, Any]) -> Text:
     dirty, uploads = status["dirty"], status["uploads"]
     states = ", ".join(f"{number} {state}" for state, number in dirty["states"].items())
-    what = f"{dirty['files']} files, {format_size(dirty['bytes'])} ({states})" if dirty["files"] else "nothing"
+    files = format_count(dirty["files"], "file")
+    what = f"{files}, {format_size(dirty['bytes'])} ({states})" if dirty["files"] else "nothing"
     return Text(
         f"dirty   {what}; uploads: {uploads['in_flight']:.0f} running, {uploads['committed']:.0f} done, "
         f"{uploads['failed']:.0f} failed"

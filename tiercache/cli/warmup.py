@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tiercache.cli.origin import OriginChoice
 from tiercache.cli.progress import progress
 from tiercache.errors import Broken
-from tiercache.units import format_size
+from tiercache.units import format_count, format_size
 
 if TYPE_CHECKING:
     from tiercache.client import Client
@@ -21,7 +21,7 @@ def warmup(client: Client, origin: OriginChoice, *, check: bool) -> None:
     with progress("checking" if check else "warming up") as shown:
 
         def show(report: dict[str, Any]) -> None:
-            shown.update(report["done_bytes"], report["bytes"], f"{report['done_files']} of {report['files']} files")
+            shown.update(report["done_bytes"], report["bytes"], f"{report['done_files']} of {_files(report['files'])}")
 
         report = client.request(
             "warmup",
@@ -42,11 +42,16 @@ def _tell(report: dict[str, Any], *, check: bool) -> None:
     for error in report["errors"][:TOLD_MAX]:
         print(error)
     print(
-        f"{report['resident_files']} of {report['files']} files, "
+        f"{report['resident_files']} of {_files(report['files'])}, "
         f"{format_size(report['resident_bytes'])} of {format_size(report['bytes'])} are cached"
-        + (f"; {report['damaged']} damaged copies dropped" if report["damaged"] else "")
+        + (f"; damaged copies dropped: {report['damaged']}" if report["damaged"] else "")
     )
     if report["failed_files"]:
-        raise Broken(f"{report['failed_files']} files failed")
+        raise Broken(f"{_files(report['failed_files'])} failed")
     if missing := report["files"] - report["resident_files"]:
-        raise Broken(f"{missing} files are not in the cache" + ("; run it without --check" if check else ""))
+        verb = "is" if missing == 1 else "are"
+        raise Broken(f"{_files(missing)} {verb} not in the cache" + ("; run it without --check" if check else ""))
+
+
+def _files(number: int) -> str:
+    return format_count(number, "file")
