@@ -103,6 +103,8 @@ def describe(workload: Workload) -> str:
             return f"{workload.files} files, median {size}, {workload.order} order, {workers}"
         case Saving():
             return f"{format_size(workload.size_bytes)} in writes of {format_size(workload.write_bytes)}"
+        case Naming() if workload.phases == (Phase.CREATE,):
+            return f"{workload.created} files of {format_size(workload.size_bytes)}, made in one directory"
         case Naming():
             total = workload.directories * workload.files
             return f"{total} files of {format_size(workload.size_bytes)} in {workload.directories} directories"

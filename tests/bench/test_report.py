@@ -13,9 +13,9 @@ from tiercache.bench.page import page_of
 from tiercache.bench.phases import Phase
 from tiercache.bench.plots import write_png
 from tiercache.bench.processes import Usage
-from tiercache.bench.report import Report, make_report
+from tiercache.bench.report import Report, describe, make_report
 from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of
-from tiercache.bench.suites import SUITES
+from tiercache.bench.suites import SUITES, find_workloads
 from tiercache.bench.table import print_report
 from tiercache.bench.targets import LOCAL_OPEN, OURS_OPEN, S3FS_OPEN, Call, Role, Target
 from tiercache.units import MIB
@@ -71,6 +71,13 @@ def test_the_page_stands_alone_and_says_everything(report: Report) -> None:
 def test_the_picture_is_a_png(report: Report, tmp_path: Path) -> None:
     write_png(report, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_the_heading_counts_the_files_that_are_worked_on() -> None:
+    [create] = find_workloads("mount-create")
+    assert describe(create) == "1000 files of 4 KiB, made in one directory"
+    [tree] = find_workloads("mount-tree")
+    assert describe(tree) == "10000 files of 200 B in 100 directories"
 
 
 def test_the_table_has_a_line_for_each_target(report: Report) -> None:
