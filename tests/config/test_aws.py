@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tiercache.config.aws import with_aws_environment
+from tiercache.errors import ConfigError
 
 KEY = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hidden"}
 
@@ -39,3 +40,15 @@ def test_options_win_over_variables(
 @pytest.mark.parametrize("url", ["/data", "file:///data", "gs://bucket", "tiercache://NAME/x", "http://host/s3"])
 def test_other_origins_get_nothing(url: str) -> None:
     assert with_aws_environment(url, {"a": 1}, environment=KEY) == {"a": 1}
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize("endpoint", ["localhost:8333", "ftp://localhost:8333"])
+def test_an_endpoint_without_a_scheme_is_told_with_what_to_write(variable: str, endpoint: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        with_aws_environment("s3://bucket", {}, environment={variable: endpoint})
+    assert str(told.value) == (
+        f"{variable}={endpoint}: does not begin with http:// or https://; write {variable}=http://localhost:8333 "
+        "(https:// where the server speaks TLS)"
+    )
+    assert with_aws_environment("s3://bucket", {"endpoint_url": "http://mine"}, environment={variable: endpoint})

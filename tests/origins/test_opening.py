@@ -154,3 +154,18 @@ def test_a_web_server_can_be_read(website: tuple[str, Path], tmp_path: Path) -> 
     with pytest.raises(ReadOnly):
         origin.write(b"new", Source(str(path), 1), attributes=None, condition=ALWAYS, upload_id="")
     assert os.listdir(directory / "sub") == ["file.bin"]
+
+
+def test_an_endpoint_without_a_scheme(s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever it comes from."""
+    for client in ("obstore", "s3fs"):
+        for options in ({"endpoint_url": "here:1"}, {"client_kwargs": {"endpoint_url": "here:1"}}):
+            with pytest.raises(TierCacheError, match=r"endpoint_url=here:1: .* write endpoint_url=http://here:1 "):
+                open_origin(s3_bucket.url, client=client, options=options)
+    (tmp_path / "config").write_text("[profile lab]\nendpoint_url = here:1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(TierCacheError, match="write endpoint_url=http://here:1 "):
+        open_origin(s3_bucket.url, options={"profile": "lab"})[0].identity  # noqa: B018
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "here:1")
+    with pytest.raises(TierCacheError, match="write AWS_ENDPOINT_URL=http://here:1 "):
+        open_origin(s3_bucket.url)[0].identity  # noqa: B018

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tiercache.config.aws import checked_endpoint, endpoint_of
 from tiercache.errors import ConfigError
 
 _TAKEN = frozenset(
@@ -82,7 +83,7 @@ class S3Options(NamedTuple):
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> S3Options:
-        """ConfigError names an unknown option and those that are known."""
+        """ConfigError names an unknown option and those that are known, or an endpoint without a scheme."""
         _refuse_unknown(options, _TAKEN | _IGNORED, "S3 option", _TAKEN)
         client: Mapping[str, Any] = options.get("client_kwargs") or {}
         _refuse_unknown(client, _CLIENT, "client_kwargs of S3", _CLIENT)
@@ -95,7 +96,9 @@ class S3Options(NamedTuple):
             secret=text(options.get("secret"), options.get("password"), client.get("aws_secret_access_key")),
             token=text(options.get("token"), client.get("aws_session_token")),
             anon=bool(options.get("anon", False)),
-            endpoint_url=text(options.get("endpoint_url"), client.get("endpoint_url")).rstrip("/"),
+            endpoint_url=checked_endpoint(
+                text(options.get("endpoint_url"), client.get("endpoint_url")), "endpoint_url"
+            ).rstrip("/"),
             profile=text(options.get("profile")),
             region=text(options.get("region"), client.get("region_name")),
             use_ssl=bool(options.get("use_ssl", client.get("use_ssl", True))),
@@ -114,9 +117,8 @@ class S3Options(NamedTuple):
         """The endpoint that will be used, ``""`` for AWS's own: option, environment, then the profile of the files."""
         return (
             self.endpoint_url
-            or os.environ.get("AWS_ENDPOINT_URL_S3", "")
-            or os.environ.get("AWS_ENDPOINT_URL", "")
-            or self._endpoint_of_profile()
+            or endpoint_of(os.environ)
+            or checked_endpoint(self._endpoint_of_profile(), "endpoint_url")
         ).rstrip("/")
 
     def _endpoint_of_profile(self) -> str:
