@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
 import trio
 
 from tiercache.config import Profile
+from tiercache.engine.names import show
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, MountError, TierCacheError
 from tiercache.fuse import mountpoint as mountpoints
@@ -296,7 +297,7 @@ async def _root_inode(namespace: Namespace, root_key: Key) -> int:
     except TierCacheError as error:
         raise MountError(f"cannot be mounted: {error}") from error
     if root.kind is not Kind.DIRECTORY:
-        raise MountError("only a directory can be mounted, and this is a file; mount the directory above")
+        raise MountError(f"{show(root_key)}: is a file, and only a directory can be mounted; mount the directory above")
     return root.inode
 
 

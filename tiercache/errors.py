@@ -157,4 +157,11 @@ def errno_of(error: BaseException) -> int:
 
 def os_error(error: TierCacheError, path: str) -> OSError:
     """The builtin exception of the same meaning (FileNotFoundError, PermissionError, …) for Python users."""
-    return OSError(errno_of(error), str(error), path)
+    return OSError(errno_of(error), _without_name(str(error), path), path)
+
+
+def _without_name(text: str, path: str) -> str:
+    """What is wrong, without the name that it begins with, if that is the path's: Python adds the path."""
+    name, separator, rest = text.partition(": ")
+    same = f"/{path.strip('/')}".endswith(name) if name.startswith("/") else name.endswith(f"/{path}")
+    return rest if separator and path.strip("/") and same else text

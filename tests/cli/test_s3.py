@@ -109,9 +109,13 @@ def test_drain_and_umount_say_by_status_3_what_stays_in_the_journal(
 @pytest.mark.parametrize(
     ("url", "changes", "line"),
     [
-        ("s3://no-such-bucket-here/x", {}, "no-such-bucket-here"),
-        ("s3://{bucket}", {"AWS_SECRET_ACCESS_KEY": "wrong"}, "403"),
-        ("s3://{bucket}", {"AWS_ENDPOINT_URL": "http://127.0.0.1:{closed}"}, "127.0.0.1:{closed}"),
+        ("s3://no-such-bucket-here/x", {}, "s3://no-such-bucket-here: the bucket does not exist"),
+        ("s3://{bucket}", {"AWS_SECRET_ACCESS_KEY": "wrong"}, "{bucket}/: access denied (403 SignatureDoesNotMatch): "),
+        (
+            "s3://{bucket}",
+            {"AWS_ENDPOINT_URL": "http://127.0.0.1:{closed}"},
+            "s3://{bucket}/: cannot connect to http://127.0.0.1:{closed}",
+        ),
         ("s3://{bucket}", {"AWS_ENDPOINT_URL": "localhost:8333"}, "write AWS_ENDPOINT_URL=http://localhost:8333 "),
         ("s3:/{bucket}", {}, ""),
         ("s4://{bucket}", {}, "s4"),

@@ -56,6 +56,13 @@ def test_a_denied_name_is_never_missing(s3: Ground) -> None:
     assert s3.fs.cat_file(path) == b"1"
 
 
+def test_the_path_is_told_once(ground: Ground) -> None:
+    path = f"{ground.path}/missing"
+    with pytest.raises(FileNotFoundError) as caught:
+        ground.fs.info(path)
+    assert str(caught.value) == f"[Errno {errno.ENOENT}] no such file or directory: {path!r}"
+
+
 def test_an_unknown_bucket_is_told(s3: Ground) -> None:
     """A wrong bucket is a mistake to be told, and no absent file to be passed over."""
     for call in (s3.fs.ls, s3.fs.exists, s3.fs.cat_file, s3.fs.open):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tiercache
 from tiercache.catalog import VersionRecord
 from tiercache.engine.namespace import Namespace
+from tiercache.errors import Absent
 from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, OriginId, Tier
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ class Status:
     async def path(self, path: str) -> dict[str, Any]:
         """One name, by local path under a mount or by URL: state, durability, size, residency, how mounts read it."""
         namespace, key = await self._find(path)
-        entry = await namespace.lookup(key)
+        try:
+            entry = await namespace.lookup(key)
+        except Absent:
+            raise Absent(f"{path}: no such file or directory") from None
         answer: dict[str, Any] = {
             "path": path,
             "kind": entry.kind.name.lower(),

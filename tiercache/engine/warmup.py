@@ -59,7 +59,8 @@ class Job:
     def fail(self, key: Key, error: TierCacheError) -> None:
         self.failed_files += 1
         if len(self.errors) < ERRORS_KEPT_MAX:
-            self.errors.append(f"{key.decode('utf-8', 'backslashreplace')}: {error}")
+            name, text = key.decode("utf-8", "backslashreplace"), str(error)
+            self.errors.append(text if f"/{name}" in text else f"{name}: {text}")
 
 
 class Warmups:

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator
 
 from tiercache import errors
-from tiercache.origins.http_status import error_of_status
+from tiercache.origins.http_status import bucket_absent, error_of_status
 from tiercache.origins.posix_calls import classify as classify_os_error
+from tiercache.origins.wording import of_botocore
 
 _BUSY = (TimeoutError, ConnectionError, EOFError)
 _BUSY_ERRNOS = frozenset({errno.EBUSY, errno.EIO})
@@ -32,11 +33,11 @@ def classify(error: Exception, what: str) -> errors.TierCacheError:
     for cause in _causes(error):
         if (status := _status_of(cause)) is not None:
             return error_of_status(*status, what)
-    told = f"{what}: {error or type(error).__name__}"
+    told = f"{what}: {of_botocore(_innermost_of_botocore(error)) or type(error).__name__}"
     if isinstance(error, FileNotFoundError):
         if "bucket does not exist" in str(error).lower():
-            return errors.Broken(f"{what}: the bucket does not exist")
-        return errors.Absent(told)
+            return bucket_absent(what)
+        return errors.Absent(f"{what} does not exist")
     if isinstance(error, _BUSY) or any(_is_connection_error(cause) for cause in _causes(error)):
         return errors.Busy(told)
     if isinstance(error, NotImplementedError):
@@ -78,6 +79,11 @@ def _status_of(error: BaseException) -> tuple[int, str] | None:
         return (int(status), "" if code.isdigit() else code) if status else None
     status = getattr(error, "status", None) or getattr(response, "status_code", None) or getattr(error, "code", None)
     return (status, "") if isinstance(status, int) and 400 <= status <= 599 else None
+
+
+def _innermost_of_botocore(error: BaseException) -> BaseException:
+    """The cause that botocore knows, whatever s3fs made of it; else the error itself."""
+    return next((cause for cause in _causes(error) if isinstance(getattr(cause, "kwargs", None), dict)), error)
 
 
 def _is_connection_error(error: BaseException) -> bool:

@@ -35,10 +35,9 @@ class CredentialsExpired(Denied):
 
 def error_of_status(status: int, code: str, what: str, detail: str = "") -> TierCacheError:
     """The error that a failed request stands for; ``what`` names the object, ``detail`` is the store's own message."""
-    told = f"{what}: {' '.join(part for part in (str(status) if status else '', code, detail) if part)}".strip()
     if code == "NoSuchBucket":
-        # not Absent: a bucket that is gone must never look like an empty or deleted directory
-        return Broken(f"{what}: the bucket does not exist")
+        return bucket_absent(what)
+    told = f"{what}: {_told(status, code, detail)}".strip()
     if code == "KeyTooLongError":
         return NameTooLong(told)
     if code in _EXPIRED_CODES:
@@ -46,6 +45,19 @@ def error_of_status(status: int, code: str, what: str, detail: str = "") -> Tier
     if code in _BUSY_CODES:
         return Busy(told)
     return _kind_of_status(status)(told)
+
+
+def bucket_absent(what: str) -> TierCacheError:
+    """Not Absent: a bucket that is gone must never look like an empty or deleted directory."""
+    scheme, separator, rest = what.partition("://")
+    return Broken(f"{scheme}{separator}{rest.partition('/')[0]}: the bucket does not exist")
+
+
+def _told(status: int, code: str, detail: str) -> str:
+    number = " ".join(part for part in (str(status) if status else "", code) if part)
+    if status in (401, 403):
+        return f"access denied ({number}){': ' if detail else ''}{detail}"
+    return " ".join(part for part in (number, detail) if part)
 
 
 def _kind_of_status(status: int) -> type[TierCacheError]:

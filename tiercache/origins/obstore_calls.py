@@ -16,6 +16,7 @@ from tiercache.model import Key
 from tiercache.origins import etags
 from tiercache.origins.base import Condition
 from tiercache.origins.http_status import error_of_status
+from tiercache.origins.wording import of_obstore
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode
@@ -156,7 +157,7 @@ def classify(error: Exception, what: str) -> TierCacheError:
         code, message = _CODE.search(summary), _MESSAGE.search(summary)
         detail = message.group(1) if message else ""
         return error_of_status(int(status.group(1)), code.group(1) if code else "", what, detail)
-    return _by_class(error, text)(f"{what}: {_first_line(summary)}")
+    return _by_class(error, text)(f"{what}: {of_obstore(text)}")
 
 
 def _by_class(error: Exception, text: str) -> type[TierCacheError]:
@@ -180,7 +181,3 @@ def _by_class(error: Exception, text: str) -> type[TierCacheError]:
 
 _TRANSPORT_MARKS = ("HttpError {", "HTTP error", "reqwest::Error", "hyper::Error", "error decoding response body")
 """The connection failed (refused, reset, cut, timed out) rather than the answer: only in the dump of the cause."""
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n", 1)[0][:300]

@@ -6,6 +6,7 @@ import botocore.exceptions as botocore_exceptions
 
 from tiercache.errors import Broken, Busy, Denied, InvalidName, TierCacheError
 from tiercache.origins.http_status import CredentialsExpired, error_of_status
+from tiercache.origins.wording import of_botocore
 
 _NO_CREDENTIALS = (
     botocore_exceptions.NoCredentialsError,
@@ -22,7 +23,7 @@ def classify(error: Exception, what: str) -> TierCacheError:
     """The domain's error for one of botocore's; ``what`` names the object in the message."""
     if isinstance(error, botocore_exceptions.ClientError):
         return _of_response(error, what)
-    told = f"{what}: {error}"
+    told = f"{what}: {of_botocore(error)}"
     if isinstance(error, _NO_CREDENTIALS):
         return Denied(told)
     if isinstance(error, botocore_exceptions.SSLError):
