@@ -157,3 +157,27 @@ def test_restart_replaces_the_engine(tiercache: Command, origin: Path) -> None:
 def test_settings_of_the_command_line_reach_the_engine_that_it_starts(tiercache: Command, origin: Path) -> None:
     tiercache.good(*tiercache.here("warmup", origin, "--set", "nvme.capacity=12345678"))
     assert status_of(tiercache)["tiers"]["nvme"]["capacity_bytes"] == 12345678
+
+
+def test_settings_that_the_running_engine_has_not_are_refused(tiercache: Command, origin: Path) -> None:
+    """Whoever asks for more room must not believe that it is there."""
+    tiercache.good(*tiercache.here("warmup", origin, "--set", "nvme.capacity=1GiB"))
+    pid = status_of(tiercache)["engine"]["pid"]
+    wrong = ("--set", "nvme.capacity=2GiB", "--set", "profiles.dataset.ttl_s=5s", "--set", "verify=open")
+    for command in (("warmup", origin), ("mount", origin, tiercache.home / "mnt"), ("drain",)):
+        assert tiercache.failure(*tiercache.here(*command, *wrong)) == (
+            f"the engine of {tiercache.cache_dir} runs with nvme.capacity=1GiB, not 2GiB and "
+            f"profiles.dataset.ttl_s=inf, not 5: end it first with `tiercache stop --cache-dir {tiercache.cache_dir}`, "
+            "or leave this out"
+        )
+    assert status_of(tiercache)["engine"]["pid"] == pid
+
+
+def test_settings_that_the_running_engine_has_are_taken_however_they_are_spelled(
+    tiercache: Command, origin: Path
+) -> None:
+    tiercache.good(*tiercache.here("warmup", origin, "--set", "nvme.capacity=1GiB"))
+    equal = ("nvme.capacity=1024MiB", "engine.idle_timeout_s=5m", "profiles.dataset.read_only=true", "verify=open")
+    others = ("engine.mode=attach", "engine.start_timeout_s=59", "origins.mine.url=file:///data")
+    arguments = [argument for setting in (*equal, *others) for argument in ("--set", setting)]
+    tiercache.good(*tiercache.here("warmup", origin, *arguments))

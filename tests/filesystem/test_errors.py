@@ -84,3 +84,14 @@ def test_a_read_only_profile_refuses_writes(request: pytest.FixtureRequest, cach
 def test_a_wrong_setting_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nvme"):
         TierCacheFileSystem("file", cache_dir=str(tmp_path), settings={"nvme.capacity": "much"})
+
+
+def test_a_setting_that_the_running_engine_has_not_is_told(local: Ground) -> None:
+    local.write("f", b"1")
+    assert local.fs.cat_file(f"{local.path}/f") == b"1"  # starts the engine
+    options = {**local.storage_options, "settings": {"readahead": {"budget_bytes": "1MiB"}}}
+    other = TierCacheFileSystem(**options)
+    with pytest.raises(ValueError, match=r"runs with readahead.budget_bytes=[0-9]+, not 1048576: end it first"):
+        other.cat_file(f"{local.path}/f")
+    equal = {**local.storage_options, "settings": {"readahead": {"window_min_bytes": "4096KiB"}, "ram.policy": None}}
+    assert TierCacheFileSystem(**equal).cat_file(f"{local.path}/f") == b"1"

@@ -72,7 +72,7 @@ def mount(
     wait_s = deadline_s(deadline)
     settled = configuration(cache_dir, config, settings)
     origin = choose_origin(settled, url, client=client, options=option, profile=profile)
-    engine = starting(settled)
+    engine = starting(settled, settings)
     made = do_mount(engine, origin, mountpoint, read_only=read_only, driver=driver)
     how = ", read-only" if made["read_only"] else ""
     told = f"{made['url']} is mounted at {made['mountpoint']} (profile {made['profile']}{how})"
@@ -147,7 +147,7 @@ def drain(
     from tiercache.cli.link import attach_or_recover
 
     wait_s = deadline_s(deadline)
-    do_drain(attach_or_recover(configuration(cache_dir, config, settings)), wait_s)
+    do_drain(attach_or_recover(configuration(cache_dir, config, settings), settings), wait_s)
 
 
 @app.command()
@@ -168,7 +168,7 @@ def warmup(
 
     settled = configuration(cache_dir, config, settings)
     origin = choose_origin(settled, url, client=client, options=option, profile=profile)
-    do_warmup(starting(settled), origin, check=check)
+    do_warmup(starting(settled, settings), origin, check=check)
 
 
 @app.command()

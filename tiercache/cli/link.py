@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tiercache.cli.options import pairs
 from tiercache.client import Client
 from tiercache.errors import ConfigError, EngineUnreachable, TierCacheError
 
@@ -16,10 +17,13 @@ UNIX_SOCKETS = Path("/proc/net/unix")
 PROBE_TIMEOUT_S = 5.0
 
 
-def starting(config: Config) -> Client:
-    """A client of the engine of ``config.cache_dir``, which is started at the first request if there is none."""
+def starting(config: Config, settings: list[str] | None = None) -> Client:
+    """A client of the engine of ``config.cache_dir``, which is started at the first request if there is none.
+    ConfigError when one runs that has other ``settings`` than the command line gives."""
     # A command ends at once; an engine inside it would end with it.
-    return Client(config, mode="auto" if config.engine.mode == "inprocess" else config.engine.mode)
+    client = Client(config, mode="auto" if config.engine.mode == "inprocess" else config.engine.mode)
+    client.require(config, pairs(settings, "--set"))
+    return client
 
 
 def attached(config: Config) -> Client:
@@ -43,14 +47,17 @@ def attach_existing(config: Config) -> Client:
     raise ConfigError(f"several engines run; choose one with --cache-dir: {', '.join(map(str, running))}")
 
 
-def attach_or_recover(config: Config) -> Client:
-    """A client for a command about staged files: where no engine runs, one is started, which recovers them."""
+def attach_or_recover(config: Config, settings: list[str] | None = None) -> Client:
+    """A client for a command about staged files: where no engine runs, one is started, which recovers them.
+    ``settings`` as in ``starting``."""
     try:
-        return attach_existing(config)
+        client = attach_existing(config)
     except EngineUnreachable:
         if not config.cache_dir.exists():
             raise
         return starting(config)
+    client.require(config, pairs(settings, "--set"))
+    return client
 
 
 def engine_of_mount(config: Config, path: str) -> Client | None:

@@ -13,7 +13,9 @@ from tiercache.client.origin import RemoteOrigin
 from tiercache.client.pool import ConnectionPool
 from tiercache.config import Config, EngineMode
 from tiercache.config.aws import with_aws_environment
+from tiercache.config.in_force import differences, dotted
 from tiercache.engine.process import connect_or_start
+from tiercache.errors import ConfigError
 from tiercache.model import Tier, VersionId
 
 T = TypeVar("T")
@@ -71,6 +73,19 @@ class Client:
         return self.exchange(
             lambda connection: connection.request(op, arguments, on_progress=on_progress), idempotent=idempotent
         )
+
+    def require(self, config: Config, given: Mapping[str, Any]) -> None:
+        """Nothing when the engine has the ``given`` settings (nested or with dotted keys; ``config`` is what they came
+        to). ConfigError says which it has otherwise: it keeps those that it was started with."""
+        keys = [key for key, value in dotted(given) if value is not None]
+        if not keys:
+            return
+        found = differences(config, keys, self.request("settings", idempotent=True))
+        if found:
+            raise ConfigError(
+                f"the engine of {self.cache_dir} runs with {' and '.join(found)}: end it first with "
+                f"`tiercache stop --cache-dir {self.cache_dir}`, or leave this out"
+            )
 
     def status(self) -> dict[str, Any]:
         """The engine's figures."""

@@ -54,7 +54,8 @@ class OriginFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
 
         :param target_options: what the target filesystem would be made with (credentials, endpoint), for the engine.
         :param cache_dir: overrides the configuration's.
-        :param settings: further overrides, nested as the file is or with dotted keys.
+        :param settings: further overrides, nested as the file is or with dotted keys; an engine that runs already must
+            have been started with them, else ValueError says what it has.
         :param config: the configuration file, else ``$TIERCACHE_CONFIG`` or the usual place.
         :param engine: ``auto``, ``attach`` or ``inprocess``.
         :param profile: ``dataset``, ``checkpoint``, ``weights``, ``scratch`` or ``general``.
@@ -70,7 +71,8 @@ class OriginFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
         self.target_options = dict(target_options or {})
         self._profile = profile
         self._client_kind = client
-        overrides = {"cache_dir": cache_dir, **(settings or {})}
+        self._settings = dict(settings or {})
+        overrides = {"cache_dir": cache_dir, **self._settings}
         if engine is not None:
             overrides["engine.mode"] = engine
         with raising(""):
@@ -131,9 +133,9 @@ class OriginFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
                 profile = self._profile
             else:
                 url, client, options, profile = self._configured(head)
-            origin = connect(self._config).attach(
-                url, client=client or "obstore", options=options, profile=profile or "general"
-            )
+            engine = connect(self._config)
+            engine.require(self._config, self._settings)
+            origin = engine.attach(url, client=client or "obstore", options=options, profile=profile or "general")
         self._roots[head] = origin, origin.root
         return self._roots[head]
 

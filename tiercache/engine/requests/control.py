@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from tiercache.config.in_force import in_force
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.errors import TierCacheError
 from tiercache.ipc import PROTOCOL_VERSION
@@ -42,6 +43,12 @@ async def hello(call: Call, *, version: int) -> dict[str, Any]:
 async def status(call: Call) -> dict[str, Any]:
     """Figures of the whole engine, see ``engine.status``."""
     return call.engine.status()
+
+
+@operation(Nature.READ)
+async def settings(call: Call) -> dict[str, Any]:
+    """What the engine has had since its start, see ``config.in_force``."""
+    return in_force(call.engine.config)
 
 
 @operation(Nature.READ)
