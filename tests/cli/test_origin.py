@@ -53,8 +53,9 @@ def test_the_command_line_wins(config: Config) -> None:
     )
 
 
-def test_an_unknown_name_is_left_to_the_engine(config: Config) -> None:
-    assert chosen(config, "tiercache://other/x").url == "tiercache://other/x"
+def test_an_unknown_name_is_told_with_those_that_are_known_now(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"tiercache://other/x: no origin named 'other' in the .*; there are: images"):
+        chosen(config, "tiercache://other/x")
 
 
 def test_a_directory_becomes_absolute(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

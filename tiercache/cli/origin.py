@@ -45,11 +45,14 @@ def choose_origin(
 
 
 def _named(config: Config, choice: OriginChoice) -> OriginChoice:
-    """An unknown name is left to the engine, whose configuration may be another one."""
+    """ConfigError for a name that the configuration of this command does not have, whatever the engine once read."""
+    from tiercache.errors import ConfigError
+
     name, _, rest = choice.url.removeprefix(NAMED).partition("/")
     origin = config.origins.get(name)
     if origin is None:
-        return choice
+        known = ", ".join(sorted(config.origins)) or "none"
+        raise ConfigError(f"{choice.url}: no origin named {name!r} in the configuration; there are: {known}")
     url = f"{origin.url.rstrip('/')}/{rest}" if rest else origin.url
     return OriginChoice(
         url,
