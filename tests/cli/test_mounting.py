@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from rig.command import Command
+from rig.engines import PATIENCE_S, Ended
+from tiercache.client import Client
+from tiercache.config import load_config
+from tiercache.engine.lock import owner_pid
 
 
 def test_mount_use_status_and_umount(tiercache: Command, origin: Path, mountpoint: Path) -> None:
@@ -116,6 +122,50 @@ def test_what_cannot_be_mounted_is_one_line_and_nothing_stays(
     formatted = [text.format(origin=origin, mountpoint=mountpoint) for text in arguments]
     assert line.format(origin=origin) in tiercache.failure(*tiercache.here("mount", *formatted))
     assert not os.path.ismount(mountpoint)
+    assert_no_engine(tiercache.cache_dir)
+
+
+def assert_no_engine(cache_dir: Path) -> None:
+    """There is none, or the one that is there is about to end."""
+    pid = owner_pid(cache_dir) if cache_dir.exists() else None
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            assert Ended(pid).wait()
+
+
+def test_an_engine_that_ran_before_outlives_a_mount_that_fails(
+    tiercache: Command, origin: Path, mountpoint: Path
+) -> None:
+    tiercache.good(*tiercache.here("warmup", origin))
+    pid = owner_pid(tiercache.cache_dir)
+    tiercache.failure(*tiercache.here("mount", origin, origin / "missing"))
+    assert json.loads(tiercache.good(*tiercache.here("status", "--json")))["engine"]["pid"] == pid
+
+
+def test_an_engine_that_others_use_outlives_the_mount_that_started_it_and_fails(
+    tiercache: Command, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        slow.settimeout(PATIENCE_S)
+        environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{slow.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "TIERCACHE_FETCH__RETRIES": "0",
+        }
+        mounting = subprocess.Popen(
+            tiercache.arguments(*tiercache.here("mount", "s3://bucket", tmp_path)),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=tiercache.environment | environment,
+        )
+        with mounting, slow.accept()[0]:  # the engine has begun to ask
+            other = Client(load_config(None, {"cache_dir": tiercache.cache_dir}), mode="attach")
+            pid = other.status()["engine"]["pid"]
+            slow.close()
+    assert mounting.returncode == 1
+    assert other.status()["engine"]["pid"] == pid
+    other.close()
 
 
 def test_a_mount_is_asked_of_its_own_engine_whatever_is_configured(

@@ -73,7 +73,11 @@ def mount(
     settled = configuration(cache_dir, config, settings)
     origin = choose_origin(settled, url, client=client, options=option, profile=profile)
     engine = starting(settled, settings)
-    made = do_mount(engine, origin, mountpoint, read_only=read_only, driver=driver)
+    try:
+        made = do_mount(engine, origin, mountpoint, read_only=read_only, driver=driver)
+    except BaseException:
+        engine.stop_unused()
+        raise
     how = ", read-only" if made["read_only"] else ""
     told = f"{made['url']} is mounted at {made['mountpoint']} (profile {made['profile']}{how})"
     if not foreground:

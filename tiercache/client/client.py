@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,7 +16,7 @@ from tiercache.config import Config, EngineMode
 from tiercache.config.aws import with_aws_environment
 from tiercache.config.in_force import differences, dotted
 from tiercache.engine.process import connect_or_start
-from tiercache.errors import ConfigError
+from tiercache.errors import ConfigError, TierCacheError
 from tiercache.model import Tier, VersionId
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Client:
         self._config = config
         self._mode: EngineMode = mode or config.engine.mode
         self._silence_s = silence_s or config.engine.request_timeout_s + SILENCE_MARGIN_S
+        self._started = False
+        """Whether it was us who started the engine."""
         self._pool = ConnectionPool(self._connect)
         self._copies: LocalCopies | None = None
         self._touches: list[tuple[VersionId, Tier]] = []
@@ -103,6 +106,12 @@ class Client:
         """Ask the engine to end; ``drained``: it has had its time to upload, and leaves the rest in the journal."""
         self.request("stop", drained=drained)
 
+    def stop_unused(self) -> None:
+        """Have the engine end that was started for our requests, if there is one and nobody else uses it."""
+        if self._started:
+            with suppress(TierCacheError):
+                self.request("stop_unused")
+
     # -- connections ------------------------------------------------------------------------------
 
     def exchange(self, ask: Callable[[Connection], T], *, idempotent: bool = True) -> T:
@@ -149,7 +158,7 @@ class Client:
         self._pool.notify(op, arguments)
 
     def _connect(self) -> Connection:
-        sock = connect_or_start(self._config, self._mode)
+        sock = connect_or_start(self._config, self._mode, on_start=self._note_start)
         connection = Connection(sock, self.cache_dir, self._silence_s)
         copies = self._copies
         if copies is None or copies.run_id != connection.hello.run_id:
@@ -160,6 +169,9 @@ class Client:
                 connection.close()
                 raise
         return connection
+
+    def _note_start(self) -> None:
+        self._started = True
 
     # -- local copies -----------------------------------------------------------------------------
 

@@ -53,7 +53,12 @@ class Connection:
             raise
 
     def _greet(self) -> Hello:
-        reply = self.request("hello", {"version": ipc.PROTOCOL_VERSION})
+        try:
+            reply = self.request("hello", {"version": ipc.PROTOCOL_VERSION})
+        except ConnectionLost as error:
+            if isinstance(error.__cause__, TimeoutError):
+                raise
+            raise NotSent(str(error)) from error  # it was about to end when we came
         if reply["version"] != ipc.PROTOCOL_VERSION:
             raise EngineUnreachable(
                 f"the engine of {self._cache_dir} (pid {reply['pid']}) is of another release: end it with "

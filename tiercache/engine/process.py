@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -29,11 +29,16 @@ STARTER_NAME: Final = "engine.starting"
 POLL_S: Final = 0.02
 
 
-def connect_or_start(config: Config, mode: EngineMode) -> socket.socket:
+class NoEngine(EngineUnreachable):
+    """None runs, and none was to be started."""
+
+
+def connect_or_start(config: Config, mode: EngineMode, *, on_start: Callable[[], None] = lambda: None) -> socket.socket:
     """A socket connected to the engine of ``config.cache_dir``; started first if there is none and ``mode`` allows it.
 
     Takes at most ``engine.start_timeout_s`` and the start itself. However many processes race, one engine starts.
-    EngineUnreachable when none answers, else the error that kept the engine from starting.
+    EngineUnreachable when none answers (NoEngine when none runs), else the error that kept the engine from starting.
+    ``on_start`` is called when it was this call that started it.
     """
     sock = _connect(config)
     if sock is not None:
@@ -56,7 +61,9 @@ def connect_or_start(config: Config, mode: EngineMode) -> socket.socket:
                 if sock is not None:
                     return sock
                 if ours and owner_pid(config.cache_dir) is None and not _is_supervised(config.cache_dir):
-                    _start(config, mode)
+                    with suppress(EngineRunning):
+                        _start(config, mode)
+                        on_start()
                     continue
         if time.monotonic() > deadline:
             raise EngineUnreachable(
@@ -66,8 +73,8 @@ def connect_or_start(config: Config, mode: EngineMode) -> socket.socket:
         time.sleep(POLL_S)
 
 
-def _no_engine(config: Config) -> EngineUnreachable:
-    return EngineUnreachable(
+def _no_engine(config: Config) -> NoEngine:
+    return NoEngine(
         f"no engine runs for cache directory {config.cache_dir}: start one with "
         f"`tiercache engine --cache-dir {config.cache_dir}`, or set engine.mode to auto"
     )
@@ -89,14 +96,13 @@ def _connect(config: Config) -> socket.socket | None:
 
 
 def _start(config: Config, mode: EngineMode) -> None:
-    with suppress(EngineRunning):
-        if mode == "inprocess":
-            # Imports trio and every origin: only for those who ask for it.
-            from tiercache.engine.thread import start_in_process
+    if mode == "inprocess":
+        # Imports trio and every origin: only for those who ask for it.
+        from tiercache.engine.thread import start_in_process
 
-            start_in_process(config)
-        else:
-            start_detached(config)
+        start_in_process(config)
+    else:
+        start_detached(config)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ class Server:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._shared = Shared(engine)
         self._clients = 0
+        self._shared = Shared(engine, lambda: self._clients)
         self._deserted = trio.Event()
         self._deserted.set()
         self._arrived = trio.Event()

@@ -142,6 +142,13 @@ async def restart(call: Call) -> None:
 
 
 @operation(Nature.READ)
+async def stop_unused(call: Call) -> None:
+    """Answered before the engine ends; nothing where somebody else is connected, something is mounted or staged."""
+    if call.shared.clients() == 1 and not call.engine.holds_work():
+        call.owner.afterwards.append(call.engine.stop)
+
+
+@operation(Nature.READ)
 async def stop(call: Call, *, drained: bool = False) -> None:
     """Answered before the engine ends; what is staged stays journalled."""
     call.owner.afterwards.append(partial(call.engine.stop, drained=drained))

@@ -56,6 +56,8 @@ class Shared:
     """What all connections of an engine share."""
 
     engine: Engine
+    clients: Callable[[], int]
+    """How many connections there are."""
     namespaces: list[Namespace] = field(default_factory=list)
     """Attached namespaces; a client names one by its place."""
     windows: Windows = field(default_factory=Windows)
