@@ -33,7 +33,9 @@ def test_wrong_usage_is_told_with_status_2(inside: Command, arguments: list[str]
         (["status", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
         (["drain", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
         (["stop", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
-        (["status", "--cache-dir", "."], "no engine runs for cache directory"),
+        (["status", "--cache-dir", "."], "no engine runs for cache directory {home}; another is named by --cache"),
+        (["stop", "--cache-dir", "."], "no engine runs for cache directory {home}; another is named by --cache"),
+        (["restart", "--cache-dir", "."], "no engine runs for cache directory {home}; another is named by --cache"),
         (["status", "--config", "gone.toml"], "gone.toml: cannot be read: No such file or directory"),
         (["status", "--cache-dir", "/c\udcff"], "options:cache_dir: /c\\udcff is not UTF-8; allowed: a path of UTF-8"),
         (["drain", "--deadline", "soon"], "--deadline: 'soon' is not understood; allowed: a duration such as"),
@@ -46,7 +48,18 @@ def test_wrong_usage_is_told_with_status_2(inside: Command, arguments: list[str]
     ],
 )
 def test_bad_arguments_are_one_line(inside: Command, arguments: list[str], line: str) -> None:
-    assert line in inside.failure(*arguments)
+    assert line.format(home=inside.home) in inside.failure(*arguments)
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "drain", "restart"])
+def test_without_any_engine_the_directory_that_was_looked_at_is_told(
+    inside: Command, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiercache.cli.link.running_cache_dirs", list)
+    assert inside.failure(command) == (
+        f"no engine runs, neither for the default cache directory {inside.home}/.cache/tiercache nor for another that "
+        "can be seen from here; one is named by --cache-dir DIR"
+    )
 
 
 def test_a_bad_setting_of_the_environment_is_one_line(inside: Command) -> None:

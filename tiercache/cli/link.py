@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiercache.cli.options import pairs
 from tiercache.client import Client
+from tiercache.engine.process import NoEngine
 from tiercache.errors import ConfigError, EngineUnreachable, TierCacheError
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ def starting(config: Config, settings: list[str] | None = None) -> Client:
 
 
 def attached(config: Config) -> Client:
-    """A client of the engine that runs; EngineUnreachable if there is none."""
+    """A client of the engine that runs; NoEngine if there is none."""
     client = Client(config, mode="attach")
     client.status()
     return client
@@ -37,14 +40,28 @@ def attach_existing(config: Config) -> Client:
     """A client for a command that only asks. Without a cache directory given, the one engine that runs is meant."""
     if "cache_dir" in config.model_fields_set:
         _check_exists(config.cache_dir)
-        return attached(config)
+        with _told(f"no engine runs for cache directory {config.cache_dir}; another is named by --cache-dir DIR"):
+            return attached(config)
     running = running_cache_dirs()
     if not running:
-        return attached(config)
+        with _told(
+            f"no engine runs, neither for the default cache directory {config.cache_dir} nor for another that "
+            "can be seen from here; one is named by --cache-dir DIR"
+        ):
+            return attached(config)
     if len(running) == 1:
         return attached(config.model_copy(update={"cache_dir": running[0]}))
     # Not the default one's, be it among them: what it says of the others' files would be wrong.
     raise ConfigError(f"several engines run; choose one with --cache-dir: {', '.join(map(str, running))}")
+
+
+@contextmanager
+def _told(text: str) -> Iterator[None]:
+    """What to say when no engine runs: whoever wants to end one or to look at it is not to be told to start one."""
+    try:
+        yield
+    except NoEngine:
+        raise NoEngine(text) from None
 
 
 def attach_or_recover(config: Config, settings: list[str] | None = None) -> Client:
