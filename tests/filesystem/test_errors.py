@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from rig.ground import Ground, make_ground
@@ -84,6 +87,40 @@ def test_a_read_only_profile_refuses_writes(request: pytest.FixtureRequest, cach
 def test_a_wrong_setting_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nvme"):
         TierCacheFileSystem("file", cache_dir=str(tmp_path), settings={"nvme.capacity": "much"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"cachedir": "/c"}, "tiercache: unknown argument 'cachedir', did you mean 'cache_dir'?"),
+        ({"target_protocl": "s3"}, "tiercache: unknown argument 'target_protocl', did you mean 'target_protocol'?"),
+        ({"nvme": {"capacity": "1GiB"}}, "unknown argument 'nvme'; a setting is given as settings={'nvme': …}"),
+        ({"anon": True}, "goes into target_options, or with a chained URL into s3={'anon': …}"),
+    ],
+)
+def test_an_unknown_argument_is_refused(arguments: dict[str, Any], told: str) -> None:
+    for make in (TierCacheFileSystem, lambda **given: fsspec.filesystem("tiercache", **given)):
+        with pytest.raises(TypeError, match=re.escape(told)):
+            make(**arguments)
+    with pytest.raises(TypeError, match=re.escape(told)):
+        fsspec.open("tiercache::s3://bucket/key", tiercache=arguments)
+
+
+def test_arguments_that_fsspec_has_for_every_filesystem_are_taken(local: Ground) -> None:
+    local.write("f", b"1")
+    standard = {
+        "asynchronous": False,
+        "loop": None,
+        "skip_instance_cache": True,
+        "use_listings_cache": False,
+        "listings_expiry_time": 1,
+        "max_paths": 10,
+    }
+    fs = fsspec.filesystem("tiercache", **local.storage_options, **standard)
+    assert fs.cat_file(f"{local.path}/f") == b"1"
+    chained = f"tiercache::file://{local.path}/f"
+    with fsspec.open(chained, cache_dir=local.storage_options["cache_dir"], file={"auto_mkdir": False}) as file:
+        assert file.read() == b"1"
 
 
 def test_a_setting_that_the_running_engine_has_not_is_told(local: Ground) -> None:

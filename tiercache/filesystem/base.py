@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from fsspec.utils import tokenize
 from tiercache.client import RemoteOrigin, connect
 from tiercache.config import load_config
 from tiercache.errors import ConfigError, TierCacheError, os_error
+from tiercache.filesystem.arguments import OF_FSSPEC, unknown_argument
 from tiercache.filesystem.paths import BucketPlace, Place, as_text, place_of, to_key, to_name
 from tiercache.model import Key
 
@@ -60,7 +62,11 @@ class OriginFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
         :param engine: ``auto``, ``attach`` or ``inprocess``.
         :param profile: ``dataset``, ``checkpoint``, ``weights``, ``scratch`` or ``general``.
         :param client: ``obstore`` or ``s3fs``: what the engine reads the origin with.
+        :param options: what fsspec itself takes for any filesystem; TypeError for anything else.
         """
+        if unknown := set(options) - OF_FSSPEC:
+            own = inspect.signature(OriginFileSystem.__init__).parameters.keys() - {"self", "options"}
+            raise unknown_argument(min(unknown), own, target_protocol)
         super().__init__(**options)
         if fs is not None:
             if target_protocol is not None:
