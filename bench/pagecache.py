@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+ATTEMPTS = 50
+_PAUSE_S = 0.01
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -25,15 +29,20 @@ class PageCache:
     ``everything=False`` leaves the pages of others alone in any case.
     """
 
-    def __init__(self, *, everything: bool = True) -> None:
+    def __init__(self, *, everything: bool = True, pause: Callable[[], object] = lambda: time.sleep(_PAUSE_S)) -> None:
+        """``pause`` is called between attempts to drop what somebody held."""
         self.drops_all = everything and os.geteuid() == 0 and _can_write(DROP_CACHES)
         self._everything = everything
+        self._pause = pause
 
     @property
     def how(self) -> str:
         """One sentence for the report."""
         if self.drops_all:
-            return "The whole page cache was dropped (/proc/sys/vm/drop_caches) before each cold and disk-warm round."
+            return (
+                "The whole page cache was written back and dropped (/proc/sys/vm/drop_caches) "
+                "before each cold and disk-warm round."
+            )
         why = "Not root" if self._everything else "A quick run"
         return (
             f"{why}: only the pages of the benchmark's own files were dropped (posix_fadvise); "
@@ -41,13 +50,30 @@ class PageCache:
         )
 
     def drop(self, paths: Iterable[Path]) -> None:
-        """Empty it, at least of these files."""
-        for path in paths:
-            with suppress(FileNotFoundError), open(path, "rb") as file:
-                os.fdatasync(file.fileno())  # dirty pages are not dropped
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        """Empty it, at least of these files.
+
+        The kernel skips a page that is dirty, mapped, or held at that moment: by a read that is not over, or by the
+        compaction of memory, which moves pages of any file. What was held is dropped in one of ``ATTEMPTS``; what is
+        mapped stays, and ``resident_share`` tells.
+        """
         if self.drops_all:
+            os.sync()  # dirty pages of others too: the origin's server has just been given what it will be asked for
             DROP_CACHES.write_text("3")
+        left = list(paths)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._pause()
+            for path in left:
+                _drop_file(path)
+            left = [path for path in left if resident_share([path])]
+            if not left:
+                return
+
+
+def _drop_file(path: Path) -> None:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        os.fdatasync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def resident_share(paths: Iterable[Path]) -> float:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
-from tiercache.bench.pagecache import PageCache, resident_share
+from tiercache.bench.pagecache import ATTEMPTS, PageCache, resident_share
 
 PAGES = 64
+
+
+def mapped_page(path: Path) -> mmap.mmap:
+    """A page that is in memory and mapped, which the kernel does not drop."""
+    path.write_bytes(b"x" * mmap.PAGESIZE)
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    assert mapping[0] == ord("x")
+    return mapping
 
 
 def test_a_file_just_written_is_in_memory(tmp_path: Path) -> None:
@@ -35,3 +45,31 @@ def test_dropping_loses_no_byte(tmp_path: Path) -> None:
     cache.drop([path, tmp_path / "gone"])
     assert path.read_bytes() == b"x" * 100_000
     assert ("drop_caches" in cache.how) == cache.drops_all
+
+
+def test_dropping_does_not_give_up_a_page_that_somebody_held_for_a_moment(tmp_path: Path) -> None:
+    """As the compaction of memory holds pages of any file; with a mapping the moment is ours to choose."""
+    path = tmp_path / "held"
+    mapping = mapped_page(path)
+    PageCache(everything=False, pause=mapping.close).drop([path])
+    assert resident_share([path]) == 0.0
+
+
+def test_a_page_that_stays_mapped_is_told_after_a_bounded_number_of_attempts(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    pauses: list[None] = []
+    with mapped_page(path):
+        PageCache(everything=False, pause=lambda: pauses.append(None)).drop([path])
+        assert resident_share([path]) == 1.0
+    assert len(pauses) == ATTEMPTS - 1
+
+
+def test_the_whole_page_cache_is_dropped_with_the_dirty_pages_of_others(tmp_path: Path) -> None:
+    """A server's files cannot be named, and were written a moment ago."""
+    files = [tmp_path / str(number) for number in range(100)]
+    for file in files:
+        file.write_bytes(b"x")
+    cache = PageCache()
+    cache.drop([])
+    # Unnamed files have one attempt: compaction may hold a few pages.
+    assert (resident_share(files) < 0.1) == cache.drops_all
