@@ -127,20 +127,27 @@ class Vfs:
             self._wrote(inode)
         return self._nodes.attr(entry)
 
-    async def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> EntryOut:
+    # ``resumed``: an earlier engine may have made it; then that is the answer.
+
+    async def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller, *, resumed: bool = False) -> EntryOut:
         self._check_writable()
         key = self._nodes.child(parent, name)
         gid, inherited = await self._inherited(parent, caller)
         with self.notices.acting():
-            entry = await self._namespace.mkdir(key, mode=(mode & 0o7777) | inherited, uid=caller.uid, gid=gid)
+            entry = await self._namespace.mkdir(
+                key, mode=(mode & 0o7777) | inherited, uid=caller.uid, gid=gid, resumed=resumed
+            )
         return self._nodes.entry_out(entry)
 
-    async def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> EntryOut:
+    async def mknod(
+        self, parent: int, name: bytes, mode: int, device: int, caller: Caller, *, resumed: bool = False
+    ) -> EntryOut:
         """Make an empty regular file, or a pipe, socket or device where the origin holds them (else EPERM)."""
         kind = kind_of(mode)
         if kind is not Kind.FILE:
-            return await self._make_special(parent, name, kind, mode, device, caller)
-        entry, opened = await self.create(parent, name, mode, os.O_CREAT | os.O_EXCL | os.O_WRONLY, caller)
+            return await self._make_special(parent, name, kind, mode, device, caller, resumed=resumed)
+        exclusive = 0 if resumed else os.O_EXCL
+        entry, opened = await self.create(parent, name, mode, os.O_CREAT | os.O_WRONLY | exclusive, caller)
         try:
             await self.flush(opened.handle)
         finally:
@@ -148,7 +155,7 @@ class Vfs:
         return entry
 
     async def _make_special(
-        self, parent: int, name: bytes, kind: Kind, mode: int, device: int, caller: Caller
+        self, parent: int, name: bytes, kind: Kind, mode: int, device: int, caller: Caller, *, resumed: bool
     ) -> EntryOut:
         self._check_writable()
         key = self._nodes.child(parent, name)
@@ -156,19 +163,22 @@ class Vfs:
         try:
             with self.notices.acting():
                 entry = await self._namespace.make_special(
-                    key, kind, device, mode=mode & 0o7777, uid=caller.uid, gid=gid
+                    key, kind, device, mode=mode & 0o7777, uid=caller.uid, gid=gid, resumed=resumed
                 )
         except Unsupported as error:
             # What mknod(2) says of a filesystem that does not support the type.
             raise OSError(errno.EPERM, str(error)) from error
         return self._nodes.entry_out(entry)
 
-    async def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> EntryOut:
+    async def symlink(
+        self, parent: int, name: bytes, target: bytes, caller: Caller, *, resumed: bool = False
+    ) -> EntryOut:
         self._check_writable()
         key = self._nodes.child(parent, name)
         gid, _ = await self._inherited(parent, caller)
         with self.notices.acting():
-            return self._nodes.entry_out(await self._namespace.symlink(key, target, uid=caller.uid, gid=gid))
+            entry = await self._namespace.symlink(key, target, uid=caller.uid, gid=gid, resumed=resumed)
+        return self._nodes.entry_out(entry)
 
     async def readlink(self, node: int) -> bytes:
         entry = await self._namespace.getattr(self._nodes.inode(node))
@@ -177,7 +187,6 @@ class Vfs:
         return entry.link_target
 
     async def link(self, node: int, parent: int, name: bytes, *, resumed: bool = False) -> EntryOut:
-        """``resumed``: an earlier engine may have made it."""
         self._check_writable()
         key = self._nodes.child(parent, name)
         with self.notices.acting():
@@ -236,20 +245,14 @@ class Vfs:
         if not done:
             await self.rename(parent, name, new_parent, new_name, flags, request=request)
 
-    async def lookup_again(self, parent: int, name: bytes) -> Entry:
-        """What a name stands for at the origin."""
-        key = self._nodes.child(parent, name)
-        self._namespace.doubt(key)
-        return await self._namespace.lookup(key)
+    def doubt(self, parent: int, name: bytes) -> None:
+        """An earlier engine may have made or removed a name without a word to the catalog: ask the origin."""
+        self._namespace.doubt(self._nodes.child(parent, name))
 
     async def was_removed(self, parent: int, name: bytes) -> None:
-        """An earlier engine removed a name, and may not have come to telling the catalog."""
+        """An earlier engine removed a name, and may not have come to what follows from that."""
         with self.notices.acting():
             await self._namespace.was_removed(self._nodes.child(parent, name))
-
-    def entry_out(self, entry: Entry) -> EntryOut:
-        """An entry as the kernel is told of it."""
-        return self._nodes.entry_out(entry)
 
     def was_appended(self, handle: int, offset: int, data: bytes | memoryview) -> bool:
         """Whether an appended write, of which the kernel thought that it would land at ``offset``, is there."""

@@ -62,21 +62,25 @@ async def _readlink(vfs: Vfs, request: Request) -> Answer:
     return (await vfs.readlink(request.node),)
 
 
-async def _symlink(vfs: Vfs, request: Request) -> Answer:
+# These four: ``resumed`` when an earlier engine may have made the name.
+
+
+async def symlink(vfs: Vfs, request: Request, *, resumed: bool = False) -> Answer:
     name, target = wire.two_strings(request.body)
-    return (wire.pack_entry_out(await vfs.symlink(request.node, name, target, caller_of(request))),)
+    return (wire.pack_entry_out(await vfs.symlink(request.node, name, target, caller_of(request), resumed=resumed)),)
 
 
-async def _mknod(vfs: Vfs, request: Request) -> Answer:
+async def mknod(vfs: Vfs, request: Request, *, resumed: bool = False) -> Answer:
     mode, device, _, _ = wire.MKNOD_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.MKNOD_IN.size)
-    return (wire.pack_entry_out(await vfs.mknod(request.node, name, mode, device, caller_of(request))),)
+    made = await vfs.mknod(request.node, name, mode, device, caller_of(request), resumed=resumed)
+    return (wire.pack_entry_out(made),)
 
 
-async def _mkdir(vfs: Vfs, request: Request) -> Answer:
+async def mkdir(vfs: Vfs, request: Request, *, resumed: bool = False) -> Answer:
     mode = wire.MKDIR_IN.unpack_from(request.body)[0]
     name = wire.c_string(request.body, wire.MKDIR_IN.size)
-    return (wire.pack_entry_out(await vfs.mkdir(request.node, name, mode, caller_of(request))),)
+    return (wire.pack_entry_out(await vfs.mkdir(request.node, name, mode, caller_of(request), resumed=resumed)),)
 
 
 async def _unlink(vfs: Vfs, request: Request) -> Answer:
@@ -103,10 +107,10 @@ async def _rename2(vfs: Vfs, request: Request) -> Answer:
     return NO_BODY
 
 
-async def _link(vfs: Vfs, request: Request) -> Answer:
+async def link(vfs: Vfs, request: Request, *, resumed: bool = False) -> Answer:
     (node,) = wire.LINK_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.LINK_IN.size)
-    return (wire.pack_entry_out(await vfs.link(node, request.node, name)),)
+    return (wire.pack_entry_out(await vfs.link(node, request.node, name, resumed=resumed)),)
 
 
 async def _open(vfs: Vfs, request: Request) -> Answer:
@@ -305,14 +309,14 @@ HANDLERS: dict[int, Handler] = {
     Opcode.GETATTR: _getattr,
     Opcode.SETATTR: _setattr,
     Opcode.READLINK: _readlink,
-    Opcode.SYMLINK: _symlink,
-    Opcode.MKNOD: _mknod,
-    Opcode.MKDIR: _mkdir,
+    Opcode.SYMLINK: symlink,
+    Opcode.MKNOD: mknod,
+    Opcode.MKDIR: mkdir,
     Opcode.UNLINK: _unlink,
     Opcode.RMDIR: _rmdir,
     Opcode.RENAME: _rename,
     Opcode.RENAME2: _rename2,
-    Opcode.LINK: _link,
+    Opcode.LINK: link,
     Opcode.OPEN: _open,
     Opcode.CREATE: _create,
     Opcode.READ: _read,

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import os
 
-from tiercache.errors import Absent, Exists, NoAttribute
+from tiercache.errors import Absent, NoAttribute
 from tiercache.fuse.kernel import wire
-from tiercache.fuse.kernel.requests import HANDLERS, NO_BODY, Answer, Handler, caller_of, open_out, write_fields
+from tiercache.fuse.kernel.requests import (
+    HANDLERS,
+    NO_BODY,
+    Answer,
+    Handler,
+    caller_of,
+    link,
+    mkdir,
+    mknod,
+    open_out,
+    symlink,
+    write_fields,
+)
 from tiercache.fuse.kernel.wire import Opcode, Request
 from tiercache.fuse.vfs import Vfs
-from tiercache.model import Kind
 
 
 async def _open(vfs: Vfs, request: Request) -> Answer:
@@ -34,42 +45,29 @@ async def _create(vfs: Vfs, request: Request) -> Answer:
     return (wire.pack_entry_out(entry), open_out(opened))
 
 
-async def _make(vfs: Vfs, request: Request, kind: Kind | None, name: bytes) -> Answer:
-    """A new name that is there already is the one that was made, for the same reason, if it is of the right kind."""
-    try:
-        return await HANDLERS[request.opcode](vfs, request)
-    except Exists:
-        entry = await vfs.lookup_again(request.node, name)
-        if kind is not None and entry.kind is not kind:
-            raise
-        return (wire.pack_entry_out(vfs.entry_out(entry)),)
+# A new name that is there already is the one that was made, for the same reason, if it is of the right kind.
 
 
 async def _mknod(vfs: Vfs, request: Request) -> Answer:
-    return await _make(vfs, request, None, wire.c_string(request.body, wire.MKNOD_IN.size))
+    return await mknod(vfs, request, resumed=True)
 
 
 async def _mkdir(vfs: Vfs, request: Request) -> Answer:
-    return await _make(vfs, request, Kind.DIRECTORY, wire.c_string(request.body, wire.MKDIR_IN.size))
+    return await mkdir(vfs, request, resumed=True)
 
 
 async def _symlink(vfs: Vfs, request: Request) -> Answer:
-    name, _ = wire.two_strings(request.body)
-    return await _make(vfs, request, Kind.SYMLINK, name)
+    return await symlink(vfs, request, resumed=True)
 
 
 async def _link(vfs: Vfs, request: Request) -> Answer:
-    (node,) = wire.LINK_IN.unpack_from(request.body)
-    name = wire.c_string(request.body, wire.LINK_IN.size)
-    return (wire.pack_entry_out(await vfs.link(node, request.node, name, resumed=True)),)
+    return await link(vfs, request, resumed=True)
 
 
-async def _unlink(vfs: Vfs, request: Request) -> Answer:
+async def _remove(vfs: Vfs, request: Request) -> Answer:
     """A name that is gone was removed by the first try."""
-    return await _remove(vfs, request, wire.c_string(request.body))
-
-
-async def _remove(vfs: Vfs, request: Request, name: bytes) -> Answer:
+    name = wire.c_string(request.body)
+    vfs.doubt(request.node, name)
     try:
         return await HANDLERS[request.opcode](vfs, request)
     except Absent:
@@ -133,8 +131,8 @@ RESENT: dict[int, Handler] = {
     Opcode.MKDIR: _mkdir,
     Opcode.SYMLINK: _symlink,
     Opcode.LINK: _link,
-    Opcode.UNLINK: _unlink,
-    Opcode.RMDIR: _unlink,
+    Opcode.UNLINK: _remove,
+    Opcode.RMDIR: _remove,
     Opcode.RENAME: _rename,
     Opcode.RENAME2: _rename2,
     Opcode.WRITE: _write,

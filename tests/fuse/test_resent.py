@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from rig.engine_ground import Ground, make_ground, run
+from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Exists, NoAttribute
 from tiercache.fuse.attributes import Caller
 from tiercache.fuse.estate import Estate
@@ -19,6 +21,7 @@ from tiercache.fuse.kernel.wire import Opcode, Request
 from tiercache.fuse.nodes import ROOT_NODE
 from tiercache.fuse.options import MountOptions
 from tiercache.fuse.vfs import Vfs
+from tiercache.model import Key
 
 ROOT = Caller(0, 0, 1)
 
@@ -26,8 +29,10 @@ ROOT = Caller(0, 0, 1)
 class Engines:
     """One engine after the other on a mount: what the earlier one had open, the later one takes over."""
 
-    def __init__(self, make: Callable[[Estate], Vfs]) -> None:
+    def __init__(self, make: Callable[[Estate], Vfs], namespace: Namespace, root: Key) -> None:
         self._make = make
+        self._namespace = namespace
+        self._root = root
         self._estate = Estate.create()
         self.vfs = make(self._estate)
         self._last_number = 100
@@ -38,6 +43,9 @@ class Engines:
 
     async def answer(self, request: Request) -> Answer:
         return await HANDLERS[request.opcode](self.vfs, request)
+
+    async def names(self) -> list[bytes]:
+        return [name for name, _ in await self._namespace.list(self._root)]
 
     def replace(self) -> None:
         self._estate = Estate(os.dup(self._estate.descriptor))
@@ -70,7 +78,7 @@ def on(ground: Ground, scenario: Scenario) -> None:
             def make(estate: Estate) -> Vfs:
                 return Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions(), estate=estate)
 
-            await scenario(Engines(make), ground)
+            await scenario(Engines(make, namespace, ground.root), ground)
 
     run(body)
 
@@ -83,6 +91,13 @@ def node_of(answer: Answer) -> int:
 def handle_of(answer: Answer) -> int:
     handle: int = wire.OPEN_OUT.unpack_from(answer[-1])[0]
     return handle
+
+
+async def file_of(engines: Engines, ground: Ground) -> bytes:
+    """The name of a file, and the listing that has told it is fresh."""
+    ground.put("file", b"1")
+    assert b"file" in await engines.names()
+    return b"file"
 
 
 CREATE = wire.CREATE_IN.pack(os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640, 0, 0) + b"file\0"
@@ -127,6 +142,51 @@ def test_a_name_that_was_made_is_the_answer(ground: Ground, opcode: Opcode, body
         assert node_of(first) == node_of(second)
         with pytest.raises(Exists):
             await engines.answer(engines.request(opcode, body))
+
+    on(ground, scenario)
+
+
+def test_a_name_that_only_the_origin_knows_of_is_the_answer_whatever_was_listed(ground: Ground) -> None:
+    """Made before the engine could tell the catalog, nor the origin its mode."""
+
+    async def scenario(engines: Engines, ground: Ground) -> None:
+        await engines.vfs.lookup(ROOT_NODE, await file_of(engines, ground))
+        os.mkdir(ground.path("dir"), 0o700)
+        os.symlink("somewhere", ground.path("symlink"))
+        os.mkfifo(ground.path("pipe"), 0o600)
+        making = [
+            (Opcode.MKDIR, wire.MKDIR_IN.pack(0o751, 0) + b"dir\0"),
+            (Opcode.SYMLINK, b"symlink\0somewhere\0"),
+            (Opcode.MKNOD, wire.MKNOD_IN.pack(0o010640, 0, 0, 0) + b"pipe\0"),
+        ]
+        nodes = {node_of(await engines.again(engines.request(opcode, body))) for opcode, body in making}
+        found = [await engines.vfs.lookup(ROOT_NODE, name) for name in (b"dir", b"symlink", b"pipe")]
+        assert {entry.attr.node for entry in found} == nodes
+        assert [stat.S_IMODE(os.lstat(ground.path(name)).st_mode) for name in ("dir", "pipe")] == [0o751, 0o640]
+
+    on(ground, scenario)
+
+
+def test_a_link_that_only_the_origin_knows_of_is_the_answer_whatever_was_listed(ground: Ground) -> None:
+    async def scenario(engines: Engines, ground: Ground) -> None:
+        node = (await engines.vfs.lookup(ROOT_NODE, await file_of(engines, ground))).attr.node
+        os.link(ground.path("file"), ground.path("linked"))
+        made = await engines.again(engines.request(Opcode.LINK, wire.LINK_IN.pack(node) + b"linked\0"))
+        assert node_of(made) == node
+
+    on(ground, scenario)
+
+
+def test_a_directory_that_is_gone_at_the_origin_is_listed_no_more(ground: Ground) -> None:
+    async def scenario(engines: Engines, ground: Ground) -> None:
+        ground.put("file", b"1")
+        await engines.answer(engines.request(Opcode.MKDIR, wire.MKDIR_IN.pack(0o755, 0) + b"gone\0"))
+        assert await engines.names() == [b"file", b"gone"]
+        os.rmdir(ground.path("gone"))
+        await engines.again(engines.request(Opcode.RMDIR, b"gone\0"))
+        assert await engines.names() == [b"file"]
+        with pytest.raises(Absent):
+            await engines.vfs.lookup(ROOT_NODE, b"gone")
 
     on(ground, scenario)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.entries import absent_entry, attributes_of, entry_of, now_ns, with_attributes
@@ -39,34 +41,67 @@ class Changes:
 
     # -- making -------------------------------------------------------------------------------------
 
-    async def mkdir(self, key: Key, attributes: Attributes) -> Entry:
+    # ``resumed``: an earlier engine may have made it.
+
+    async def mkdir(self, key: Key, attributes: Attributes, *, resumed: bool = False) -> Entry:
         """Make a directory: a real one, or a marker object where directories are prefixes."""
         tree = self._tree
         async with tree.hold(key):
-            await self._require_new(key)
-            stat = await tree.call(tree.origin.make_directory, key, attributes)
+            make = partial(tree.origin.make_directory, key, attributes)
+            made = await self._make(key, Kind.DIRECTORY, make, attributes, resumed=resumed)
             tree.kept_directories.discard(key)
             tree.marked_directories.add(key)
-            made = self._made(key, stat, attributes)
-            tree.catalog.put_listing(tree.origin_id, key, (), now_ns())  # nothing is in it yet
+            if not resumed:
+                tree.catalog.put_listing(tree.origin_id, key, (), now_ns())  # nothing is in it yet
             return made
 
-    async def symlink(self, key: Key, target: bytes, attributes: Attributes) -> Entry:
-        tree = self._tree
-        async with tree.hold(key):
-            await self._require_new(key)
-            stat = await tree.call(tree.origin.symlink, key, target, attributes)
-            return self._made(key, stat, attributes)
+    async def symlink(self, key: Key, target: bytes, attributes: Attributes, *, resumed: bool = False) -> Entry:
+        async with self._tree.hold(key):
+            make = partial(self._tree.origin.symlink, key, target, attributes)
+            return await self._make(key, Kind.SYMLINK, make, attributes, resumed=resumed)
 
-    async def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes) -> Entry:
+    async def make_special(
+        self, key: Key, kind: Kind, device: int, attributes: Attributes, *, resumed: bool = False
+    ) -> Entry:
         """A pipe, socket or device; only where the origin has them."""
         tree = self._tree
         if not tree.can(Capability.SPECIAL_FILES):
             raise Unsupported(f"{show(key)}: this origin holds no pipes, sockets or devices")
         async with tree.hold(key):
+            make = partial(tree.origin.make_special, key, kind, device, attributes)
+            return await self._make(key, kind, make, attributes, resumed=resumed)
+
+    async def _make(
+        self, key: Key, kind: Kind, make: Callable[[], ObjectStat], attributes: Attributes, *, resumed: bool
+    ) -> Entry:
+        if resumed:
+            self._tree.doubt(key)
+        try:
             await self._require_new(key)
-            stat = await tree.call(tree.origin.make_special, key, kind, device, attributes)
-            return self._made(key, stat, attributes)
+            stat = await self._tree.call(make)
+        except Exists:
+            if not resumed:
+                raise
+            return await self._made_before(key, kind, attributes)
+        return self._made(key, stat, attributes)
+
+    async def _made_before(self, key: Key, kind: Kind, attributes: Attributes) -> Entry:
+        """What an earlier engine made, before it may have come to its attributes. Exists if it is something else."""
+        tree = self._tree
+        tree.doubt(key)
+        entry = await self._names.find(key)
+        if entry is None or entry.kind is not kind:
+            raise Exists(f"{show(key)}: exists already")
+        if not entry.attributes_known:
+            entry = tree.put(key, with_attributes(entry, attributes))
+        wanted = (attributes.mode & 0o7777, attributes.uid, attributes.gid)
+        if (entry.mode, entry.uid, entry.gid) != wanted and kind is not Kind.SYMLINK:
+            stat = await tree.call(tree.origin.set_attributes, key, attributes)
+            made = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
+            entry = tree.put(key, with_attributes(made, attributes))
+        tree.doubt(parent_of(key))  # its times, and how many directories it holds
+        tree.changed(key, entry.inode)
+        return entry
 
     async def link(self, source: Key, target: Key, *, resumed: bool = False) -> Entry:
         """A second name for a file; only where the origin has hard links, and once its bytes are there. ``resumed``: an
@@ -95,6 +130,7 @@ class Changes:
 
     async def _linked_before(self, entry: Entry, target: Key) -> Entry | None:
         """What an earlier engine made of this link."""
+        self._tree.doubt(target)
         known = await self._names.find(target)
         if known is None or known.inode == entry.inode:
             return known
@@ -201,6 +237,12 @@ class Changes:
         except Exists:
             return
         tree.marked_directories.add(directory)
+
+    async def was_removed(self, key: Key) -> None:
+        """An earlier engine removed a name, which is gone, and may not have come to what follows from that."""
+        self._tree.doubt(parent_of(key))  # its times, and how many directories it holds
+        self.keep(parent_of(key))
+        await self.mark(parent_of(key), key)
 
     async def rmdir(self, key: Key) -> None:
         """Remove an empty directory."""

@@ -22,7 +22,7 @@ from tiercache.engine.tree import ChangeListener, Tree
 from tiercache.engine.writes import Writes
 from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
-from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, kept_time_ns, parent_of
+from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, kept_time_ns
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
 
@@ -238,10 +238,13 @@ class Namespace:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    async def mkdir(self, key: Key, *, mode: int, uid: int, gid: int) -> Entry:
+    # ``resumed``: an earlier engine may have made it; then that is the answer.
+
+    async def mkdir(self, key: Key, *, mode: int, uid: int, gid: int, resumed: bool = False) -> Entry:
         self._require_writable()
         at_ns = now_ns()
-        return await self.changes.mkdir(key, Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns))
+        attributes = Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns)
+        return await self.changes.mkdir(key, attributes, resumed=resumed)
 
     async def rmdir(self, key: Key) -> None:
         self._require_writable()
@@ -278,31 +281,30 @@ class Namespace:
     async def was_removed(self, key: Key) -> None:
         """An earlier engine removed the name, which is gone at the origin: do what follows from that."""
         self.doubt(key)
-        self.changes.keep(parent_of(key))
-        await self.changes.mark(parent_of(key), key)
+        await self.changes.was_removed(key)
 
     def doubt(self, key: Key) -> None:
         """Ask the origin for this name at its next lookup."""
-        entry = self.tree.entry(key)
-        if entry is not None and not entry.staged:
-            self.tree.put(key, entry._replace(checked_ns=0))
+        self.tree.doubt(key)
 
     async def copy(self, source: Key, target: Key) -> Entry:
         self._require_writable()
         return await self.renames.copy(source, target)
 
-    async def symlink(self, key: Key, target: bytes, *, uid: int, gid: int) -> Entry:
+    async def symlink(self, key: Key, target: bytes, *, uid: int, gid: int, resumed: bool = False) -> Entry:
         self._require_writable()
         at_ns = now_ns()
-        return await self.changes.symlink(key, target, Attributes(0o777, uid, gid, at_ns, at_ns, at_ns))
+        attributes = Attributes(0o777, uid, gid, at_ns, at_ns, at_ns)
+        return await self.changes.symlink(key, target, attributes, resumed=resumed)
 
-    async def make_special(self, key: Key, kind: Kind, device: int, *, mode: int, uid: int, gid: int) -> Entry:
+    async def make_special(
+        self, key: Key, kind: Kind, device: int, *, mode: int, uid: int, gid: int, resumed: bool = False
+    ) -> Entry:
         """Make a pipe, socket or device file. Unsupported where the origin has none."""
         self._require_writable()
         at_ns = now_ns()
-        return await self.changes.make_special(
-            key, kind, device, Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns)
-        )
+        attributes = Attributes(mode & 0o7777, uid, gid, at_ns, at_ns, at_ns)
+        return await self.changes.make_special(key, kind, device, attributes, resumed=resumed)
 
     async def link(self, inode: int, key: Key, *, resumed: bool = False) -> Entry:
         """``resumed``: an earlier engine may have made the link; then it is the answer."""

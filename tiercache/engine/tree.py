@@ -124,6 +124,14 @@ class Tree:
         known = self.entry(key)
         return known is not None and known.kind is not Kind.ABSENT
 
+    def doubt(self, key: Key) -> None:
+        """Ask the origin for this name at its next lookup, whatever was listed; staged bytes are not in doubt."""
+        entry = self.entry(key)
+        if entry is None:
+            self.catalog.put_entry(self.origin_id, key, Entry(kind=Kind.ABSENT, inode=0, checked_ns=0))
+        elif not entry.staged:
+            self.put(key, entry._replace(checked_ns=0))
+
     def put(self, key: Key, entry: Entry) -> Entry:
         """Record a local change or a fresh answer. What exists has directories above it, whatever was known of them."""
         old = self.catalog.entry(self.origin_id, key)
