@@ -92,6 +92,8 @@ main() {
         say "making $venv with $("$python" -V)"
         rm -rf "$venv"
         "$python" -m venv "$venv"
+        # Some distributions' pips (25.1 of Debian 13) do not find in a quarter of an hour which botocore suits all.
+        "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off --upgrade pip >&2
         echo "$print" > "$stamp.new"
     elif holds_extras; then
         return 0
