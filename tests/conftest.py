@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from rig.faultproxy import FaultProxy
 from rig.seaweedfs import Bucket, S3Server, SeaweedFS, fresh_bucket
 
 _LEAKS = ("AWS_", "BOTO_", "GOOGLE_", "AZURE_", "FSSPEC_", "TIERCACHE_")
+
+
+def pytest_configure() -> None:
+    # What a script runs in the background ignores SIGINT, and so would each program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
