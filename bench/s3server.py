@@ -106,7 +106,8 @@ class SeaweedFS:
         config = self._directory / "s3.json"
         config.write_text(json.dumps(_identities()))
         command = [
-            *dying_with_us(), find_weed(), "-v=0", "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            *dying_with_us(), find_weed(), "-v=0", "-logtostderr", "server",
+            f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             *(f"-{option}={port}" for option, port in ports.items()),
             "-s3", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3.iam=false", "-s3.autoCreateBucket=false",
