@@ -217,10 +217,14 @@ class Vfs:
         source = self._nodes.child(parent, name)
         target = self._nodes.child(new_parent, new_name)
         before, replaced = await self._namespace.lookup(source), self._namespace.entry(target)
-        noted = self.estate.changing(request, before.inode) if self.estate and request else contextlib.nullcontext()
-        with noted, self.notices.acting():
+        noted = self.estate.changing(request, before.inode) if self.estate and request else None
+        with self.notices.acting():
             await self._namespace.rename(
-                source, target, no_replace=bool(flags & RENAME_NOREPLACE), exchange=bool(flags & RENAME_EXCHANGE)
+                source,
+                target,
+                no_replace=bool(flags & RENAME_NOREPLACE),
+                exchange=bool(flags & RENAME_EXCHANGE),
+                begun=noted,
             )
         if replaced is not None and replaced.kind is Kind.DIRECTORY and not flags & RENAME_EXCHANGE:
             self._nodes.removed(replaced)
@@ -243,6 +247,8 @@ class Vfs:
                 source, target, inode=inode, exchange=bool(flags & RENAME_EXCHANGE)
             )
         if not done:
+            # What the first try had begun it had judged; what is at the new name now may be its own copy.
+            flags = flags & ~RENAME_NOREPLACE if inode else flags
             await self.rename(parent, name, new_parent, new_name, flags, request=request)
 
     def doubt(self, parent: int, name: bytes) -> None:

@@ -102,6 +102,21 @@ def test_move_tree_takes_children_inodes_and_listings_along(catalog: Catalog, or
     assert (catalog.listed_ns(origin, b"old"), catalog.listed_ns(origin, b"new")) == (0, 77)
 
 
+def test_a_tree_that_moves_onto_another_leaves_what_only_that_has(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_entry(origin, b"old", Entry(Kind.DIRECTORY, 1))
+    catalog.put_entry(origin, b"old/f", Entry(Kind.FILE, 2))
+    catalog.put_entry(origin, b"old/arrived", Entry(Kind.ABSENT, 0))
+    catalog.put_entry(origin, b"new", Entry(Kind.DIRECTORY, 3))
+    catalog.put_entry(origin, b"new/arrived", Entry(Kind.FILE, 4))
+    catalog.put_entry(origin, b"new/f", Entry(Kind.ABSENT, 0))
+    moved = catalog.move_tree(origin, b"old", b"new", onto=True)
+    assert {(old, entry.inode) for old, _, entry in moved} == {(b"old", 1), (b"old/f", 2)}
+    names = {1: b"new", 2: b"new/f", 4: b"new/arrived"}
+    assert {inode: catalog.name_of_inode(inode) for inode in names} == {i: (origin, name) for i, name in names.items()}
+    assert catalog.name_of_inode(3) is None
+    assert catalog.entry(origin, b"old/arrived") is None
+
+
 def test_a_directory_cannot_move_into_itself(catalog: Catalog, origin: OriginId) -> None:
     catalog.put_entry(origin, b"a/b", FILE)
     with pytest.raises(InvalidArgument):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -72,6 +73,78 @@ def test_after_a_crash_the_bytes_of_a_file_that_was_renamed_over_do_not_go_up(
 
     run(rename)
     run(look)
+
+
+@pytest.mark.parametrize("afterwards", [False, True])
+def test_after_a_crash_a_dirty_file_goes_up_where_the_origin_has_its_directory(
+    posix_ground: Ground, afterwards: bool
+) -> None:
+    ground = posix_ground
+    ground.put("old/clean", b"clean")
+    crashed = replace(ground, cache_dir=ground.scratch / "crashed")
+
+    async def rename() -> None:
+        async with ground.engine(profiles=NO_TTL, staging=LATER) as (_, names):
+            await dirty(ground, names, "old/sub/dirty")
+            origin = names.tree.origin
+            move = origin.rename
+
+            def interrupted(*arguments: Any, **options: Any) -> None:
+                if afterwards:
+                    move(*arguments, **options)
+                shutil.copytree(ground.cache_dir, crashed.cache_dir, ignore=shutil.ignore_patterns("*.sock"))
+                if not afterwards:
+                    raise Busy("the engine is gone")
+
+            origin.rename = interrupted  # type: ignore[method-assign]
+            with nullcontext() if afterwards else pytest.raises(Busy):
+                await names.rename(ground.key("old"), ground.key("new"))
+
+    async def look() -> None:
+        async with crashed.engine(profiles=NO_TTL) as (engine, names):
+            await drained(engine)
+            there, gone = ("new", "old") if afterwards else ("old", "new")
+            wanted = {f"{there}/clean": b"clean", f"{there}/sub/dirty": b"new old/sub/dirty"}
+            assert {name: ground.get(name) for name in ground.names()} == wanted
+            for name, data in wanted.items():
+                assert await read_file(names, ground.key(name)) == data
+            assert await names.names.find(ground.key(gone)) is None
+            assert list(engine.journal.records()) == []
+            assert not names.tree.staged_names
+
+    os.mkdir(ground.path("old/sub"))
+    run(rename)
+    assert os.path.exists(ground.path("old")) is not afterwards
+    run(look)
+    assert os.path.exists(ground.path("old")) is not afterwards
+
+
+def test_what_a_torn_upload_left_does_not_make_a_moved_directory_look_full(posix_ground: Ground) -> None:
+    ground = posix_ground
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            torn = trio.Event()
+
+            def tear(key: bytes, *arguments: Any, upload_id: str, **options: Any) -> None:
+                # What a killed engine leaves, which has no time to tidy up.
+                with open(os.path.join(ground.path("old"), f".tiercache-{upload_id}.tmp"), "w"):
+                    trio.from_thread.run_sync(torn.set)
+                raise Busy("torn")
+
+            await names.mkdir(ground.key("old"), mode=0o755, uid=0, gid=0)
+            write = names.tree.origin.write
+            names.tree.origin.write = tear  # type: ignore[method-assign, assignment]
+            await dirty(ground, names, "old/f")
+            await torn.wait()
+            names.tree.origin.write = write  # type: ignore[method-assign]
+            await names.rename(ground.key("old"), ground.key("new"))
+            await names.unlink(ground.key("new/f"))
+            await names.rmdir(ground.key("new"))
+            await drained(engine)
+            assert os.listdir(ground.path("")) == []
+
+    run(scenario)
 
 
 Change = Callable[[Ground, Namespace], Awaitable[object]]

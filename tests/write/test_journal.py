@@ -17,6 +17,7 @@ from rig.writing_desk import in_trio
 from tiercache.errors import Broken, JournalDamaged, NoSpace
 from tiercache.journal import (
     ConditionKind,
+    DirectoryMove,
     Journal,
     OriginSource,
     StagedRecord,
@@ -59,6 +60,9 @@ FULL = StagedRecord(
     15,
     "checkpoint",
     16,
+    True,
+    "e3",
+    DirectoryMove(b"a\xff", b"c", 2**64 - 1),
 )
 
 

@@ -10,7 +10,7 @@ from tiercache.catalog.codec import decode_entry, encode_entry
 from tiercache.catalog.environment import Tables, Transaction
 from tiercache.catalog.names import inode_key, listing_key, long_name, short_name
 from tiercache.errors import InvalidArgument
-from tiercache.model import Entry, Key, OriginId, is_below
+from tiercache.model import Entry, Key, Kind, OriginId, is_below
 
 
 def put_entry(txn: Transaction, tables: Tables, origin: OriginId, key: Key, entry: Entry) -> None:
@@ -78,9 +78,10 @@ def drop_tree(txn: Transaction, tables: Tables, origin: OriginId, directory: Key
 
 
 def move_tree(
-    txn: Transaction, tables: Tables, origin: OriginId, source: Key, target: Key
+    txn: Transaction, tables: Tables, origin: OriginId, source: Key, target: Key, *, onto: bool = False
 ) -> list[tuple[Key, Key, Entry]]:
-    """Give ``source`` and everything below it the name ``target``, replacing what is there.
+    """Give ``source`` and everything below it the name ``target``, replacing what is there. ``onto``: names below
+    ``target`` for which there are none below ``source`` stay.
 
     Returns old key, new key and entry of all that moved. InvalidArgument if one lies inside the other.
     """
@@ -88,7 +89,8 @@ def move_tree(
         return []
     if is_below(target, source) or is_below(source, target):
         raise InvalidArgument(f"{source!r} and {target!r}: a directory cannot move into itself or onto its parent")
-    drop_tree(txn, tables, origin, target)
+    if not onto:
+        drop_tree(txn, tables, origin, target)
     found = [(key, decode_entry(value)) for key, value in queries.scan_below(txn, tables, origin, source)]
     value = queries.find_value(txn, tables, origin, source)
     if value is not None:
@@ -98,12 +100,20 @@ def move_tree(
     for key, entry in found:
         new_key = target + key[len(source) :]
         _delete(txn, tables, origin, key, entry)
-        replace_entry(txn, tables, origin, new_key, entry, old_inode=0)
+        replaced = _entry(txn, tables, origin, new_key)
+        if entry.kind is Kind.ABSENT and replaced is not None:
+            continue
+        replace_entry(txn, tables, origin, new_key, entry, old_inode=replaced.inode if replaced is not None else 0)
         moved.append((key, new_key, entry))
     for stored, directory, mark in marks:
         txn.delete(stored, db=tables.listings)
         put_listed(txn, tables, origin, target + directory[len(source) :], int.from_bytes(mark[:8], "little"))
     return moved
+
+
+def _entry(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> Entry | None:
+    value = queries.find_value(txn, tables, origin, key)
+    return None if value is None else decode_entry(value)
 
 
 def put_listed(txn: Transaction, tables: Tables, origin: OriginId, directory: Key, listed_ns: int) -> None:

@@ -91,12 +91,15 @@ class Catalog(CatalogReader):
         """Forget a name; unknown ones are ignored."""
         self._write(changes.drop_entry, origin, key)
 
-    def move_tree(self, origin: OriginId, source: Key, target: Key) -> list[tuple[Key, Key, Entry]]:
+    def move_tree(
+        self, origin: OriginId, source: Key, target: Key, *, onto: bool = False
+    ) -> list[tuple[Key, Key, Entry]]:
         """Rename a name and everything below it, replacing the target; returns (old key, new key, entry) of each.
+        ``onto``: what is below the target and has no counterpart below the source stays.
 
         Version ids stay what they were: they are digests of the old key.
         """
-        return self._write(changes.move_tree, origin, source, target)
+        return self._write(changes.move_tree, origin, source, target, onto=onto)
 
     def drop_tree(self, origin: OriginId, directory: Key) -> None:
         """Forget a name, everything below it, and their listings."""

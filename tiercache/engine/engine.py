@@ -176,6 +176,7 @@ class Engine:
             metrics=self.metrics,
             on_commit=self._committed,
             on_replaced=self._replaced,
+            on_moved=lambda record: nursery.start_soon(self._follow_move, record),
             upload_delay_s=config.staging.upload_delay_s,
             uploads=self._uploads,
         )
@@ -260,6 +261,14 @@ class Engine:
         tree = self.trees.get(record.origin)
         if tree is not None:
             withdraw(tree, record)
+
+    async def _follow_move(self, record: StagedRecord) -> None:
+        if record.moves is None or self.trees.get(record.origin) is None:
+            return
+        try:
+            await self.namespace(record.origin, record.profile).resumption.follow(record.moves)
+        except TierCacheError as error:
+            self.writeback.try_again(record.id, error)
 
     def holds_work(self) -> bool:
         """Whether something is mounted, or staged bytes still have to reach an origin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from tiercache.cache import VersionRef
 from tiercache.config import Profile
@@ -267,10 +268,12 @@ class Namespace:
         no_replace: bool = False,
         exchange: bool = False,
         keep_directory: bool = True,
+        begun: AbstractContextManager[object] | None = None,
     ) -> None:
+        """``begun`` is entered when all has been judged, before anything changes."""
         self._require_writable()
         await self.renames.rename(
-            source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
+            source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory, begun=begun
         )
 
     async def resume_rename(self, source: Key, target: Key, *, inode: int, exchange: bool) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 
 import trio
 
@@ -19,7 +20,7 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, TierCacheError
-from tiercache.journal import StagedRecord
+from tiercache.journal import DirectoryMove, StagedRecord
 from tiercache.model import (
     Attributes,
     Entry,
@@ -33,6 +34,8 @@ from tiercache.model import (
     version_id,
 )
 from tiercache.origins.base import Capability
+
+log = logging.getLogger("tiercache.engine")
 
 
 class Renames:
@@ -59,19 +62,34 @@ class Renames:
         self._journal = parts.journal
         self._writeback = parts.writeback
 
-    async def rename(self, source: Key, target: Key, *, no_replace: bool, exchange: bool, keep_directory: bool) -> None:
-        """Move a file or a directory. On an origin without rename a directory is moved object by object."""
+    async def rename(
+        self,
+        source: Key,
+        target: Key,
+        *,
+        no_replace: bool,
+        exchange: bool,
+        keep_directory: bool,
+        begun: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """Move a file or a directory. On an origin without rename a directory is moved object by object. ``begun`` is
+        entered when all has been judged, before anything changes."""
         if source == target:
             await self._names.lookup(source)
             return
         async with self._tree.hold(source, target):
-            await self._rename_held(
+            entry, replaced = await self._judge(
                 source, target, no_replace=no_replace, exchange=exchange, keep_directory=keep_directory
             )
+            if replaced is not None and replaced.inode == entry.inode:
+                return  # two names of one file: POSIX says nothing happens
+            with begun or nullcontext():
+                await self._rename_held(source, target, entry, replaced, exchange=exchange, keep=keep_directory)
 
-    async def _rename_held(
+    async def _judge(
         self, source: Key, target: Key, *, no_replace: bool, exchange: bool, keep_directory: bool
-    ) -> None:
+    ) -> tuple[Entry, Entry | None]:
+        """What the two names stand for; raises for what must not be."""
         tree = self._tree
         entry = await self._names.lookup(source)
         if entry.kind is Kind.DIRECTORY and is_below(target, source):
@@ -83,22 +101,41 @@ class Renames:
                 raise NotDirectory(f"{show(parent_of(target))}: not a directory")
         replaced = await self._names.find(target)
         if exchange:
-            await self._exchange(source, target, entry, replaced)
-            return
-        if replaced is not None and no_replace:
+            if replaced is None:
+                raise Absent(f"{show(target)}: no such file or directory")
+            if not tree.can(Capability.EXCHANGE):
+                raise InvalidArgument(f"{show(target)}: this origin cannot exchange names")
+        elif replaced is not None and no_replace:
             raise Exists(f"{show(target)}: exists already")
-        if replaced is not None and replaced.inode == entry.inode:
-            return  # two names of one file: POSIX says nothing happens
+        elif replaced is not None and replaced.inode != entry.inode:
+            await self._judge_replaced(target, replaced, by=entry)
+        return entry, replaced
+
+    async def _judge_replaced(self, target: Key, replaced: Entry, *, by: Entry) -> None:
+        if by.kind is not Kind.DIRECTORY:
+            if replaced.kind is Kind.DIRECTORY:
+                raise IsDirectory(f"{show(target)}: is a directory")
+        elif replaced.kind is not Kind.DIRECTORY:
+            raise NotDirectory(f"{show(target)}: not a directory")
+        elif target in self._tree.staged_below or await self._names.children(target, posix=False):
+            raise NotEmpty(f"{show(target)}: directory not empty")
+
+    async def _rename_held(
+        self, source: Key, target: Key, entry: Entry, replaced: Entry | None, *, exchange: bool, keep: bool
+    ) -> None:
+        if exchange:
+            await self._exchange(source, target)
+            return
         if entry.kind is Kind.DIRECTORY:
-            await self._rename_directory(source, target, replaced)
+            await self.move_directory(source, target)
         else:
             await self._rename_file(source, target, entry, replaced)
-        if keep_directory:
+        if keep:
             self._changes.keep(parent_of(source))
         else:
-            tree.doubt_parents(source)
+            self._tree.doubt_parents(source)
         self.told(source, target, entry, replaced)
-        if keep_directory:
+        if keep:
             await self._changes.mark(parent_of(source), source)
 
     def told(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
@@ -118,12 +155,8 @@ class Renames:
         for directory, change in directories.items():
             self._tree.touch_directory(directory, change)
 
-    async def _exchange(self, source: Key, target: Key, entry: Entry, other: Entry | None) -> None:
+    async def _exchange(self, source: Key, target: Key) -> None:
         tree = self._tree
-        if other is None:
-            raise Absent(f"{show(target)}: no such file or directory")
-        if not tree.can(Capability.EXCHANGE):
-            raise InvalidArgument(f"{show(target)}: this origin cannot exchange names")
         for key in (source, target):
             await self._writes.write_through_below(key)
         await tree.call(lambda: tree.origin.rename(source, target, exchange=True))
@@ -147,8 +180,6 @@ class Renames:
 
     async def _rename_file(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         if replaced is not None:
-            if replaced.kind is Kind.DIRECTORY:
-                raise IsDirectory(f"{show(target)}: is a directory")
             replaced = await self._parting.prepare(target, replaced)
         entry = await self._parting.settle(source, entry)
         if entry.staged:
@@ -250,18 +281,11 @@ class Renames:
 
     # -- directories --------------------------------------------------------------------------------
 
-    async def _rename_directory(self, source: Key, target: Key, replaced: Entry | None) -> None:
-        tree = self._tree
-        if replaced is not None:
-            if replaced.kind is not Kind.DIRECTORY:
-                raise NotDirectory(f"{show(target)}: not a directory")
-            if target in tree.staged_below or await self._names.children(target, posix=False):
-                raise NotEmpty(f"{show(target)}: directory not empty")
-        await self.move_directory(source, target)
-
-    async def move_directory(self, source: Key, target: Key, *, moved_there: bool = False) -> None:
+    async def move_directory(
+        self, source: Key, target: Key, *, resumed: bool = False, moved_there: bool = False
+    ) -> None:
         """Everything below ``source`` goes to ``target``, at the origin (unless it is ``moved_there``), in the
-        journal and in the catalog."""
+        journal and, with its last step, in the catalog. ``resumed``: an earlier engine may have begun it."""
         tree = self._tree
         await self._writeback.settle_below(tree.origin_id, target)
         dirty = self._staged_below(source)
@@ -275,19 +299,55 @@ class Renames:
             elif tree.can(Capability.RENAME):
                 # An upload to an old name that lands later would make the old directory anew.
                 await self._writeback.settle_below(tree.origin_id, source)
-                await tree.call(lambda: tree.origin.rename(source, target))
+                await self._rename_at_origin(source, target, held_ids)
             else:
                 etags = await self._move_objects(source, target, dirty={r.key for r in dirty if r.published})
+                if resumed:
+                    etags = await self._etags_below(target) | etags
+            if tree.can(Capability.RENAME):
+                await self._abort_moved_uploads(dirty, source, target)
             for record in dirty:
                 moved = _moved_key(record.key, source, target)
                 base_etag = record.base_etag if tree.can(Capability.RENAME) else etags.get(moved, "")
                 # There is no way back from here: what the journal cannot write now follows with its next commit.
                 await self._writeback.rename(record.id, moved, base_etag=base_etag, durable=False)
-            self._move_tree(source, target, etags)
+            self._move_tree(source, target, etags, onto=resumed)
             await self._writeback.flush()
         finally:
             with trio.CancelScope(shield=True):
                 await self._send_after_all(*held_ids)
+
+    async def _rename_at_origin(self, source: Key, target: Key, held_ids: Iterable[int]) -> None:
+        """In one step. Until the journal has the new names too, it says that they may have changed."""
+        tree = self._tree
+        if held_ids:
+            stat = await tree.call(tree.origin.stat, source)
+            await self._writeback.moving(held_ids, DirectoryMove(source, target, stat.file_id))
+        try:
+            await tree.call(lambda: tree.origin.rename(source, target))
+        except TierCacheError:
+            await self._writeback.moving(held_ids, None)
+            raise
+
+    async def _abort_moved_uploads(self, records: Iterable[StagedRecord], source: Key, target: Key) -> None:
+        """What a killed engine had sent of these files, as far as it got, lies in the directory that was moved, and
+        would make it look full."""
+        tree = self._tree
+        for record in records:
+            if record.attempts:
+                try:
+                    key = _moved_key(record.key, source, target)
+                    await tree.call(tree.origin.abort_uploads, key, record.upload_id)
+                except TierCacheError as error:
+                    log.warning("%s: an unfinished upload may be left beside it: %s", show(key), error)
+
+    async def _etags_below(self, directory: Key) -> dict[Key, str]:
+        tree = self._tree
+        try:
+            stats = await tree.call(lambda: list(tree.origin.walk(directory)))
+        except Absent:
+            return {}
+        return {stat.key: stat.etag for stat in stats if stat.kind is not Kind.DIRECTORY}
 
     def _staged_below(self, directory: Key) -> list[StagedRecord]:
         return [
@@ -331,11 +391,24 @@ class Renames:
         entry = self._tree.entry(directory)
         return attributes_of(entry) if entry is not None and entry.attributes_known else None
 
-    def _move_tree(self, source: Key, target: Key, etags: Mapping[Key, str]) -> None:
+    def _move_tree(self, source: Key, target: Key, etags: Mapping[Key, str], *, onto: bool) -> None:
         """What the catalog knows of a tree, and its live inodes, follow it. ``etags`` tells those that are not the old
-        ones."""
+        ones. The catalog changes at once and last: a crash leaves all of this to do, or none."""
         tree = self._tree
-        for old_key, new_key, old in tree.catalog.move_tree(tree.origin_id, source, target):
+        tree.kept_directories.replace(_moved_keys(set(tree.kept_directories), source, target))
+        tree.marked_directories = _moved_keys(tree.marked_directories, source, target)
+        with tree.catalog.batch():
+            self._move_entries(source, target, etags, onto=onto)
+        for live in tree.live:
+            if live.key is not None and is_below(live.key, source):
+                live.key = _moved_key(live.key, source, target)
+                if live.staged is not None:
+                    tree.place_staged(live.inode, live.key)
+        tree.trees_changed += 1
+
+    def _move_entries(self, source: Key, target: Key, etags: Mapping[Key, str], *, onto: bool) -> None:
+        tree = self._tree
+        for old_key, new_key, old in tree.catalog.move_tree(tree.origin_id, source, target, onto=onto):
             if old.kind is Kind.FILE and not old.staged:
                 etag = etags.get(new_key, old.etag)
                 entry = old._replace(etag=etag, version=version_id(tree.origin_id, new_key, etag))
@@ -344,15 +417,8 @@ class Renames:
         tree.catalog.forget_listing(tree.origin_id, source)
         at_ns = now_ns()
         tree.put(source, absent_entry(at_ns))
-        tree.kept_directories.replace(_moved_keys(set(tree.kept_directories), source, target))
-        tree.marked_directories = _moved_keys(tree.marked_directories, source, target)
-        for live in tree.live:
-            if live.key is not None and is_below(live.key, source):
-                live.key = _moved_key(live.key, source, target)
-                if live.staged is not None:
-                    tree.place_staged(live.inode, live.key)
-        tree.trees_changed += 1
-        if tree.entry(target) is None:
+        known = tree.entry(target)
+        if known is None or known.kind is not Kind.DIRECTORY:
             tree.put(target, directory_entry(tree.catalog.new_inode(), at_ns, known=True))
 
     # -- copies -------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Renames that an engine was killed in: what it did at origin, journal and catalog is brought together.
 
-Only the kernel can ask for this: it holds both directories until the rename is answered, so that nobody else on this
-machine changed the two names meanwhile.
+The kernel asks for this: it holds both directories until the rename is answered, so that nobody else on this machine
+changed the two names meanwhile. Where nobody asks, the dirty files of a renamed directory do: see ``follow``.
 """
 
 from __future__ import annotations
 
 from tiercache.engine.changes import Changes
-from tiercache.engine.commits import restore
 from tiercache.engine.entries import absent_entry, entry_of, now_ns
 from tiercache.engine.files import Files
 from tiercache.engine.names import Names
@@ -15,7 +14,8 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.renames import Renames
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent
-from tiercache.model import Entry, Key, Kind, ObjectStat, is_below, parent_of
+from tiercache.journal import DirectoryMove
+from tiercache.model import Entry, Key, Kind, ObjectStat, parent_of
 from tiercache.origins.base import Capability
 
 
@@ -31,7 +31,6 @@ class Resumption:
         self._changes = changes
         self._renames = renames
         self._journal = parts.journal
-        self._staging = parts.staging
         self._writeback = parts.writeback
 
     async def rename(self, source: Key, target: Key, *, inode: int, exchange: bool) -> bool:
@@ -42,14 +41,14 @@ class Resumption:
             at_target = tree.entry(target)
             if inode and at_target is not None and at_target.inode == inode:
                 self._remove_leftover(source, target, at_target)
-                self._changes.keep(parent_of(source))
+                await self._changes.was_removed(source)
                 return True
             # What the catalog believes, first: the origin may not have the old name any more.
             entry = tree.entry(source)
             if entry is None or not inode or entry.inode != inode:
                 entry = await self._names.find(source)
             if entry is None or (inode and entry.inode != inode):
-                self._changes.keep(parent_of(source))
+                await self._changes.was_removed(source)
                 return await self._names.find(target) is not None
             if not inode or entry.staged:
                 # A staged file moves in the journal first: recovery would have given it the new name.
@@ -76,33 +75,44 @@ class Resumption:
         return True
 
     async def _finish_move(self, source: Key, target: Key, entry: Entry, at_target: Entry | None) -> bool:
-        tree = self._tree
         replaced = at_target if at_target is not None and at_target.kind is not Kind.ABSENT else None
-        if entry.kind is Kind.DIRECTORY:
-            if tree.can(Capability.RENAME) and await self._stat(source) is not None:
-                return False
-            await self._finish_directory(source, target)
+        if entry.kind is Kind.DIRECTORY and not self._tree.can(Capability.RENAME):
+            await self._renames.move_directory(source, target, resumed=True)
         else:
-            if await self._stat(source) is not None:
-                return False
             stat = await self._stat(target)
-            if stat is None:
+            if stat is None or await self._stat(source) is not None:
                 return False
-            if replaced is not None and replaced.staged:
-                await self._writeback.cancel(replaced.staged, wait=False)
-            moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
-            self._files.rebind(source, entry, target, moved)
-            self._renames.move_name(source, target, moved, replaced)
+            if entry.kind is Kind.DIRECTORY:
+                await self._renames.move_directory(source, target, resumed=True, moved_there=True)
+            else:
+                await self._finish_file(source, target, entry, replaced, stat)
         self._changes.keep(parent_of(source))
         self._renames.told(source, target, entry, replaced)
+        await self._changes.mark(parent_of(source), source)
         return True
 
-    async def _finish_directory(self, source: Key, target: Key) -> None:
-        await self._renames.move_directory(source, target, moved_there=self._tree.can(Capability.RENAME))
-        for record in sorted(self._journal.records(), key=lambda record: record.rank):
-            # Those that recovery had put there were replaced by what the catalog knew of the old directory.
-            if record.origin == self._tree.origin_id and record.published and is_below(record.key, target):
-                restore(self._tree, record, self._staging.open(record.id))
+    async def _finish_file(
+        self, source: Key, target: Key, entry: Entry, replaced: Entry | None, stat: ObjectStat
+    ) -> None:
+        if replaced is not None and replaced.staged:
+            await self._writeback.cancel(replaced.staged, wait=False)
+        moved = entry_of(stat, origin=self._tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
+        self._files.rebind(source, entry, target, moved)
+        self._renames.move_name(source, target, moved, replaced)
+
+    async def follow(self, move: DirectoryMove) -> None:
+        """The origin had renamed a directory when an engine was killed, and nobody has come back to the rename: the
+        journal and the catalog follow, so that what is dirty in it goes up under its new name."""
+        tree = self._tree
+        async with tree.hold(move.source, move.target):
+            left = [r for r in self._journal.records() if r.origin == tree.origin_id and r.moves == move]
+            if not left:
+                return  # somebody was faster
+            entry = tree.entry(move.source)
+            await self._renames.move_directory(move.source, move.target, resumed=True, moved_there=True)
+            for key in (move.source, move.target):
+                tree.doubt(parent_of(key))
+                tree.changed(key, entry.inode if entry is not None else 0)
 
     async def _stat(self, key: Key) -> ObjectStat | None:
         try:

@@ -3,6 +3,7 @@
 from tiercache.journal.journal import Journal
 from tiercache.journal.records import (
     ConditionKind,
+    DirectoryMove,
     OriginSource,
     StagedRecord,
     fresh_upload_id,
@@ -12,6 +13,7 @@ from tiercache.journal.records import (
 
 __all__ = [
     "ConditionKind",
+    "DirectoryMove",
     "Journal",
     "OriginSource",
     "StagedRecord",

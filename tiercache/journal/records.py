@@ -40,6 +40,15 @@ class OriginSource(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
 
+class DirectoryMove(NamedTuple):
+    """A directory is being renamed at the origin."""
+
+    source: Key
+    target: Key
+    file_id: int
+    """The origin's own number of the directory: whoever finds it under ``target`` knows that it was renamed."""
+
+
 class StagedRecord(NamedTuple):
     """One staged file and what is to become of it. Times are nanoseconds since the epoch."""
 
@@ -85,6 +94,9 @@ class StagedRecord(NamedTuple):
     yields_to: str = ""
     """While another file is being renamed over the name at the origin: that file's etag. Whoever finds it there after a
     crash knows that these bytes were replaced."""
+    moves: DirectoryMove | None = None
+    """While a directory above the name is being renamed at the origin, where that is one step: after a crash the name
+    may be another one, and an upload to this one would make the old directory anew."""
 
     @property
     def rank(self) -> int:
@@ -122,6 +134,7 @@ def decode(row: bytes) -> StagedRecord:
         state=StagedState(record.state),
         condition=ConditionKind(record.condition),
         attributes=_attributes(record.attributes),
+        moves=None if record.moves is None else DirectoryMove(*record.moves),
     )
 
 

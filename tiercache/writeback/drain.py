@@ -65,8 +65,10 @@ class Drain:
         return any(self._is_pending(record) for record in retractions)
 
     def _is_pending(self, record: StagedRecord) -> bool:
-        if record.state in ENDED or record.state is StagedState.STAGED:
+        if record.state in ENDED:
             return False
+        if record.state is StagedState.STAGED:
+            return record.moves is not None  # it is sealed again as soon as its directory has been renamed
         failure = self._uploader.failures.get(record.id)
         tried = failure is not None and failure != self._failed_before.get(record.id)
         return not (tried and failure is not None and failure.permanent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
+from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecord, next_upload_id
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
 from tiercache.writeback.succession import retraction_of, taken_over
@@ -75,6 +75,15 @@ class StagedNames:
             elif record.state is not StagedState.SEALED or await self._unseal(staged_id):
                 return True
         return False
+
+    async def moving(self, staged_ids: Iterable[int], move: DirectoryMove | None) -> None:
+        """The origin is about to rename a directory above these files, which are held back; None: it has not done it.
+        Should we crash in between, nothing of them goes up before it is known where to."""
+        records = [record for staged_id in staged_ids if (record := self._journal.get(staged_id)) is not None]
+        if move is None:
+            self._journal.put_later(put=[record._replace(moves=None) for record in records])
+        elif records:
+            await self._journal.apply(put=[record._replace(moves=move) for record in records], undo=True)
 
     async def rename(
         self, staged_id: int, key: Key, *, base_etag: str = "", left_etag: str = "", durable: bool = True
@@ -176,7 +185,14 @@ class StagedNames:
 def _moved(record: StagedRecord, key: Key, *, taken: int, base_etag: str) -> StagedRecord:
     """The record under another name, where nothing of it was ever sent."""
     moved = record._replace(
-        key=key, taken=taken, base_etag=base_etag, attempts=0, committed_etag="", committed_ns=0, yields_to=""
+        key=key,
+        taken=taken,
+        base_etag=base_etag,
+        attempts=0,
+        committed_etag="",
+        committed_ns=0,
+        yields_to="",
+        moves=None,
     )
     if not base_etag:
         exclusive = not record.published and record.condition is ConditionKind.IF_ABSENT

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksum
 from tiercache.errors import Absent, Broken, Changed, Exists
-from tiercache.journal import ConditionKind, StagedRecord, is_earlier_seal
+from tiercache.journal import ConditionKind, DirectoryMove, StagedRecord, is_earlier_seal
 from tiercache.memory import Memory, Purpose
-from tiercache.model import BLOCK_SIZE_BYTES, Kind, ObjectStat
+from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, ObjectStat
 from tiercache.origins.base import ALWAYS, Condition, Origin, Source, unfinished
 from tiercache.writeback.attempt import Attempt
 
@@ -36,6 +36,10 @@ class Replaced(NamedTuple):
     """The file that was being renamed over the name when the engine ended has it now."""
 
 
+class Moved(NamedTuple):
+    """The directory that was being renamed when the engine ended has its new name: so has the file."""
+
+
 class Torn(NamedTuple):
     """The staged file was written while it was read: what was sent may be a mix."""
 
@@ -46,7 +50,7 @@ class Damaged(NamedTuple):
     reason: str
 
 
-Outcome = Sent | Clash | Replaced | Torn | Damaged
+Outcome = Sent | Clash | Replaced | Moved | Torn | Damaged
 
 
 class _Facts(NamedTuple):
@@ -59,6 +63,8 @@ def upload(origin: Origin, path: str, attempt: Attempt, stale: frozenset[str], m
     """Send the file of ``attempt.record``. ``stale`` has the upload ids and etags of what nobody wants any more
     under the same key. Raises what the origin raises, and UploadCancelled."""
     record = attempt.record
+    if record.moves is not None and was_moved(origin, record.moves):
+        return Moved()
     try:
         before = _facts(path)
     except FileNotFoundError:
@@ -72,6 +78,19 @@ def upload(origin: Origin, path: str, attempt: Attempt, stale: frozenset[str], m
     if isinstance(outcome, Sent) and _facts(path) != before:
         return Torn()
     return outcome
+
+
+def was_moved(origin: Origin, move: DirectoryMove) -> bool:
+    """Whether the origin has renamed the directory."""
+    return _is_at(origin, move.target, move.file_id) and not _is_at(origin, move.source, move.file_id)
+
+
+def _is_at(origin: Origin, key: Key, file_id: int) -> bool:
+    try:
+        stat = origin.stat(key)
+    except Absent:
+        return False
+    return stat.kind is Kind.DIRECTORY and stat.file_id == file_id
 
 
 def _facts(path: str) -> _Facts:

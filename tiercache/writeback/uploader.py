@@ -23,7 +23,7 @@ from tiercache.writeback.commit import Adopts, Commits
 from tiercache.writeback.retry import Backoff, Failure
 from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of
 from tiercache.writeback.turns import Lane, Turns
-from tiercache.writeback.upload import Clash, Damaged, Outcome, Replaced, Sent, Torn, retract, upload
+from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Uploader:
         on_commit: Callable[[StagedRecord, ObjectStat], None],
         on_state: Callable[[StagedRecord], None],
         on_replaced: Callable[[StagedRecord], None],
+        on_moved: Callable[[StagedRecord], None],
         delay_s: float,
         rng: random.Random,
     ) -> None:
@@ -54,6 +55,7 @@ class Uploader:
         self._metrics = metrics
         self._on_state = on_state
         self._on_replaced = on_replaced
+        self._on_moved = on_moved
         self._delay_s = delay_s
         self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
         self._threads = trio.CapacityLimiter(upload.concurrency)
@@ -213,6 +215,8 @@ class Uploader:
                 await self._end(record, StagedState.CONFLICT, f"not uploaded over the origin's copy: {what}")
             case Replaced():
                 await self._withdraw(record)
+            case Moved():
+                self._wait_for_name(record)
             case Damaged(reason):
                 await self.lose(record, reason)
             case Torn():
@@ -258,6 +262,18 @@ class Uploader:
         self._commits.discard_bytes(record.id)
         self._staging.budget.recheck()
         self.changed.ring()
+
+    def _wait_for_name(self, record: StagedRecord) -> None:
+        """A directory above the name was renamed, and the engine ended before it could note that: the file goes up
+        when it has its new name, or when ``try_again`` says so."""
+        record = record._replace(state=StagedState.SEALED)
+        self._journal.put_later(put=(record,))
+        self.state_changed(record)
+        self._on_moved(record)
+
+    def try_again(self, staged_id: int, error: Exception) -> None:
+        """What a sealed file waited for has failed."""
+        self._failed(staged_id, error)
 
     async def _stopped(self, record: StagedRecord) -> None:
         self._metrics.uploads.labels(outcome="cancelled").inc()

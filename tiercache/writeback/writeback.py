@@ -41,7 +41,8 @@ class WriteBack:
     ``on_commit`` is called when the origin has a record's bytes and the cache its file (or not), just before the row
     goes; the name may have a newer staged file by then. At recovery it may come for a second time. ``on_state`` is
     called at every change of a record's state, ``on_replaced`` when a file turns out to have been replaced just before
-    a crash. None of them must block, nor must ``resolve_origin``.
+    a crash, and ``on_moved`` when a directory above it turns out to have been renamed: the file then waits for
+    ``rename`` or ``try_again``. None of them must block, nor must ``resolve_origin``.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class WriteBack:
         on_commit: Callable[[StagedRecord, ObjectStat], None],
         on_state: Callable[[StagedRecord], None] = lambda record: None,
         on_replaced: Callable[[StagedRecord], None] = lambda record: None,
+        on_moved: Callable[[StagedRecord], None] = lambda record: None,
         upload_delay_s: float = 0.0,
         uploads: Callable[[StagedRecord], bool] = profile_uploads,
         rng: random.Random | None = None,
@@ -75,6 +77,7 @@ class WriteBack:
             on_commit=on_commit,
             on_state=on_state,
             on_replaced=on_replaced,
+            on_moved=on_moved,
             delay_s=upload_delay_s,
             rng=rng or random.Random(),
         )
@@ -82,6 +85,7 @@ class WriteBack:
         self.sync, self.seal, self.unseal = seals.sync, seals.seal, seals.unseal
         names = StagedNames(journal, staging, self._uploader, seals.unseal)
         self.cancel, self.rename, self.relocate = names.cancel, names.rename, names.relocate
+        self.moving, self.try_again = names.moving, self._uploader.try_again
         self.hold_back, self.settle, self.settle_below = names.hold_back, names.settle, names.settle_below
         waits = Waits(journal, staging, self._uploader, uploads)
         self.wait, self.error_of = waits.wait, waits.error_of
