@@ -49,9 +49,11 @@ missing_packages() {
     pkg-config --exists fuse3 2>/dev/null || echo libfuse3-dev
     command -v fusermount3 >/dev/null || echo fuse3
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
-    # The programs that tests run on mounts.
     if [[ ",$extras," == *,test,* ]]; then
+        # The programs that tests run on mounts.
         for program in git rsync fio; do command -v "$program" >/dev/null || echo "$program"; done
+        # libcachesim's wheel brings everything but this. Newer releases call the package libglib2.0-0t64, and know the old name.
+        "${python:-false}" -c 'import ctypes; ctypes.CDLL("libglib-2.0.so.0")' 2>/dev/null || echo libglib2.0-0
     fi
     if [[ ",$extras," == *,peers,* ]] && ! command -v s3fs >/dev/null; then echo s3fs; fi
 }
