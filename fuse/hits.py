@@ -84,6 +84,10 @@ class Hits:
         """The same on a mount whose kernel asks for no open; good until the next call."""
         return self._openless.read_now(self._nodes.inode(node), offset, size_bytes)
 
+    def begin_expected(self) -> None:
+        """Called while the next request is waited for: begin with a read that is likely to come."""
+        self._openless.begin_expected()
+
     def write(
         self, handle: int, offset: int, data: bytes | memoryview, *, kill_privileges: bool, from_pages: bool = False
     ) -> int | None:

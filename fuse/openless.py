@@ -11,6 +11,7 @@ from collections import OrderedDict
 from tiercache.cache import VersionRef
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
+from tiercache.fuse.expected import EXPECTED_BYTES, ExpectedReads
 from tiercache.model import Entry, Key
 
 MAX_VERSIONS = 4096
@@ -31,10 +32,12 @@ class Openless:
         self._versions: OrderedDict[int, VersionRef] = OrderedDict()
         self._readers: OrderedDict[int, Handle] = OrderedDict()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._expected = ExpectedReads()
 
     def read_now(self, inode: int, offset: int, size_bytes: int) -> bytes | memoryview | None:
         """Bytes of a complete local copy or of a staged file, good until the next call; None where somebody has to
         wait."""
+        self._expected.came(inode)
         staged = self._namespace.staged_of(inode)
         if staged is not None:
             return staged.pread(size_bytes, offset)
@@ -58,7 +61,16 @@ class Openless:
     def looked_up(self, key: Key, entry: Entry) -> None:
         """A name was told to the kernel: a read of it is likely to follow."""
         if entry.version and not entry.staged:
-            self._remember(entry.inode, self._namespace.tree.version_ref(key, entry))
+            version = self._namespace.tree.version_ref(key, entry)
+            self._remember(entry.inode, version)
+            self._expected.looked_up(entry.inode, version)
+
+    def begin_expected(self) -> None:
+        """Nothing is asked right now: let the disk begin with what probably is asked next. The kernel sends the read
+        of a file only after the answer to its lookup has gone two ways between processes."""
+        version = self._expected.take()
+        if version is not None and version.size_bytes:
+            self._namespace.files.expect_read(version, min(version.size_bytes, EXPECTED_BYTES))
 
     def _remember(self, inode: int, version: VersionRef) -> None:
         self._versions[inode] = version

@@ -182,6 +182,7 @@ class KernelDriver:
 
     async def _wait(self) -> None:
         """Until there is something to read. Lingers first, unless a task has work of its own to do."""
+        self._vfs.hits.begin_expected()
         if self._in_a_row and self._under_way:
             await trio.lowlevel.checkpoint()  # most tasks need no more than one step
         lingers = self._in_a_row and not self._under_way and perf_counter() < self._turn_began_s + LONGEST_TURN_S

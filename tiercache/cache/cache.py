@@ -95,6 +95,11 @@ class Cache:
         stays the cache's, and is good until the next call. None where there is none, always with ``verify="read"``."""
         return self._reader.open_local(version, on_nvme=on_nvme) if self._trusting else None
 
+    def expect_read(self, version: VersionRef, length: int) -> bool:
+        """Let the disk begin to read the first ``length`` bytes of a complete, checked copy. It counts as no hit, and
+        never waits for the disk. Whether there is such a copy."""
+        return self._trusting and self._reader.expect_read(version, length)
+
     async def locate_verified(self, version: VersionRef) -> Location | None:
         """As ``locate``, but compares a complete copy of an earlier run with its checksums first, in a thread."""
         location = self._copies.locate(version)

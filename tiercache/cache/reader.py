@@ -79,6 +79,14 @@ class Reader:
         self._hit(version, file.tier, 0)
         return file.fd
 
+    def expect_read(self, version: VersionRef, length: int) -> bool:
+        """Let the disk begin to read a complete copy; see Cache.expect_read."""
+        file = self._copies.open(version)
+        if file is None:
+            return False
+        os.posix_fadvise(file.fd, 0, length, os.POSIX_FADV_WILLNEED)
+        return True
+
     async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
         """Make a range resident in a file; see Cache.ensure."""
         location = self._copies.locate(version)

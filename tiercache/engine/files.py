@@ -181,6 +181,10 @@ class Files:
         """A descriptor of a complete copy to read from; good until the next call of the cache."""
         return self._cache.open_local(version)
 
+    def expect_read(self, version: VersionRef, length: int) -> bool:
+        """Let the disk begin to read a complete copy; whether there is one."""
+        return self._cache.expect_read(version, length)
+
     def lendable(self, version: VersionRef) -> int | None:
         """The same of a copy that may be lent to the kernel."""
         return self._writes.lending.readable(version)
