@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from tiercache.catalog import Catalog, CatalogReader, Copy, VersionRecord
-from tiercache.errors import InvalidArgument, NoSpace
+from tiercache.errors import InvalidArgument, InvalidName, NoSpace
 from tiercache.model import Entry, Kind, OriginId, Tier, VersionId, version_id
 
 FILE = Entry(Kind.FILE, 5, size_bytes=3, etag='"e"')
@@ -210,3 +212,66 @@ def test_the_run_id_changes_with_each_start(directory: Path) -> None:
         catalog.close()
     assert len(runs) == 3
     assert 0 not in runs
+
+
+def test_a_batch_that_is_given_up_leaves_nothing_in_memory(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_entry(origin, b"a", FILE)
+    catalog.put_listing(origin, b"", [(b"a", FILE)], 1)
+
+    def give_up() -> None:
+        with catalog.batch():
+            catalog.put_entry(origin, b"a", FILE._replace(inode=6))
+            catalog.forget_listing(origin, b"")
+            assert catalog.entry(origin, b"a") == FILE._replace(inode=6)
+            assert catalog.listed_ns(origin, b"") == 0
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        give_up()
+    assert catalog.entry(origin, b"a") == FILE
+    assert catalog.listed_ns(origin, b"") == 1
+
+
+def test_a_refused_change_leaves_nothing_in_memory(directory: Path, origin: OriginId) -> None:
+    catalog = Catalog(directory, map_size_bytes=1 << 20)
+    catalog.put_entry(origin, b"a", FILE)
+
+    def fill() -> None:
+        with catalog.batch():
+            for number in range(100_000):
+                catalog.put_entry(origin, b"%d" % number, FILE._replace(link_target=b"x" * 1000))
+
+    with pytest.raises(NoSpace):
+        fill()
+    with pytest.raises(InvalidName):
+        catalog.put_entry(origin, b"a\0", FILE)
+    assert catalog.entry(origin, b"0") is None
+    assert catalog.entry(origin, b"a") == FILE
+    catalog.close()
+
+
+def test_other_threads_and_forked_processes_see_what_the_engine_changes(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_entry(origin, b"a", FILE)
+    assert catalog.entry(origin, b"a") == FILE
+    changed, answer = threading.Event(), os.pipe()
+    child = os.fork()
+    if not child:  # in the child
+        os.read(answer[0], 1)
+        os._exit(int(catalog.entry(origin, b"a") != FILE._replace(inode=6)))
+    found: list[Entry | None] = [None, None]
+
+    def ask() -> None:
+        found[0] = catalog.entry(origin, b"a")
+        changed.wait()
+        found[1] = catalog.entry(origin, b"a")
+
+    other = threading.Thread(target=ask)
+    other.start()
+    catalog.put_entry(origin, b"a", FILE._replace(inode=6))
+    changed.set()
+    other.join()
+    os.write(answer[1], b"!")
+    assert os.waitpid(child, 0)[1] == 0
+    assert found[1] == FILE._replace(inode=6)
+    os.close(answer[0])
+    os.close(answer[1])

@@ -31,6 +31,7 @@ class CatalogMachine(RuleBasedStateMachine):
         self.reader = CatalogReader(self.root / "catalog")
         self.names: dict[Key, Entry] = {}
         self.listed: dict[Key, int] = {}
+        self.seen: set[Key] = set()
 
     def teardown(self) -> None:
         self.reader.close()
@@ -106,8 +107,11 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
+        self.seen |= self.names.keys()
         for key, entry in self.names.items():
-            assert self.reader.entry(ORIGIN, key) == entry
+            # The engine answers from memory for what it asked or changed lately: twice the same as everybody else.
+            assert self.reader.entry(ORIGIN, key) == self.catalog.entry(ORIGIN, key) == entry
+            assert self.catalog.entry(ORIGIN, key) == entry
             if entry.inode:
                 assert self.reader.name_of_inode(entry.inode) == (ORIGIN, key)
         for directory in {split(key)[0] for key in self.names} | {b"a", b"b"}:
@@ -115,7 +119,10 @@ class CatalogMachine(RuleBasedStateMachine):
                 split(key)[1]: entry for key, entry in self.names.items() if split(key)[0] == directory and entry.kind
             }
             assert dict(self.reader.children(ORIGIN, directory)) == expected
-            assert self.reader.listed_ns(ORIGIN, directory) == self.listed.get(directory, 0)
+            listed_ns = self.listed.get(directory, 0)
+            assert self.reader.listed_ns(ORIGIN, directory) == self.catalog.listed_ns(ORIGIN, directory) == listed_ns
+        for key in self.seen - self.names.keys():
+            assert self.catalog.entry(ORIGIN, key) is None
 
 
 def _moved(key: Key, source: Key, target: Key) -> Key:

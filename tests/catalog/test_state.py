@@ -148,6 +148,7 @@ def test_a_reader_of_another_format_is_refused(directory: Path, origin: OriginId
 
 def test_a_closed_catalog_refuses_to_be_used(directory: Path, origin: OriginId) -> None:
     catalog = Catalog(directory)
+    catalog.put_entry(origin, b"k", FILE)
     catalog.close()
     catalog.close()
     with pytest.raises(EngineUnreachable):
@@ -164,9 +165,9 @@ def test_a_full_reader_table_is_told_and_recovers(
     catalog.put_entry(origin, b"k", FILE)
     held = [catalog._environment.lmdb.begin() for _ in range(4)]
     with pytest.raises(NoSpace, match="all 4 reader slots"):
-        catalog.entry(origin, b"k")
+        catalog.resolve(origin, b"k")
     held.pop().abort()
-    assert catalog.entry(origin, b"k") == FILE
+    assert catalog.resolve(origin, b"k") == (FILE, None)
     for transaction in held:
         transaction.abort()
     catalog.close()

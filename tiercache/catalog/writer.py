@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import lmdb
 
@@ -17,6 +17,7 @@ from tiercache.catalog import changes, environment, listing, queries, state
 from tiercache.catalog.codec import decode_version, encode_version
 from tiercache.catalog.environment import DEFAULT_MAP_SIZE_BYTES, Tables, Transaction
 from tiercache.catalog.reader import CatalogReader, Query
+from tiercache.catalog.recent import UNKNOWN, Recent
 from tiercache.catalog.records import VersionRecord
 from tiercache.errors import Broken, EngineUnreachable, NoSpace
 from tiercache.model import Entry, Key, OriginId, VersionId
@@ -52,6 +53,7 @@ class Catalog(CatalogReader):
         self._next_inode = 0
         self._inode_limit = 0
         self._reap_s = 0.0
+        self._recent = Recent()
         state.set_unusable_aside(directory, self._boot_id, check=check)
         if not directory.exists():
             _start(directory, self._boot_id, map_size_bytes)
@@ -77,7 +79,28 @@ class Catalog(CatalogReader):
         except BaseException:
             # Numbers given out inside are not recorded any more, but the caller may have shown them to someone.
             self._inode_limit = 0
+            self._recent.clear()
             raise
+
+    def entry(self, origin: OriginId, key: Key) -> Entry | None:
+        """As the reader's, from memory for a name that was asked for or changed a moment ago."""
+        if not self._recent.is_mine():
+            return super().entry(origin, key)
+        entry = self._recent.entry(origin, key)
+        if entry is UNKNOWN:
+            entry = super().entry(origin, key)
+            self._recent.keep_entry(origin, key, entry)
+        return cast("Entry | None", entry)
+
+    def listed_ns(self, origin: OriginId, directory: Key) -> int:
+        """As the reader's, from memory like ``entry``."""
+        if not self._recent.is_mine():
+            return super().listed_ns(origin, directory)
+        listed_ns = self._recent.listed_ns(origin, directory)
+        if listed_ns is None:
+            listed_ns = super().listed_ns(origin, directory)
+            self._recent.keep_listed_ns(origin, directory, listed_ns)
+        return listed_ns
 
     def resolve(self, origin: OriginId, key: Key) -> tuple[Entry, VersionRecord | None] | None:
         """As the reader's; inside a batch it sees the batch's changes."""
@@ -85,10 +108,13 @@ class Catalog(CatalogReader):
 
     def put_entry(self, origin: OriginId, key: Key, entry: Entry) -> None:
         """Set what a name stands for. InvalidName for a NUL in the key."""
+        self._recent.forget_entry(origin, key)
         self._write(changes.put_entry, origin, key, entry)
+        self._recent.keep_entry(origin, key, entry)
 
     def drop_entry(self, origin: OriginId, key: Key) -> None:
         """Forget a name; unknown ones are ignored."""
+        self._recent.forget_entry(origin, key)
         self._write(changes.drop_entry, origin, key)
 
     def move_tree(
@@ -99,16 +125,19 @@ class Catalog(CatalogReader):
 
         Version ids stay what they were: they are digests of the old key.
         """
+        self._recent.clear()
         return self._write(changes.move_tree, origin, source, target, onto=onto)
 
     def drop_tree(self, origin: OriginId, directory: Key) -> None:
         """Forget a name, everything below it, and their listings."""
+        self._recent.clear()
         self._write(changes.drop_tree, origin, directory)
 
     def put_listing(
         self, origin: OriginId, directory: Key, entries: Iterable[tuple[bytes, Entry]], listed_ns: int
     ) -> list[tuple[bytes, Entry]]:
         """Merge a complete listing that *began* at ``listed_ns``; returns the children that exist. See ``listing``."""
+        self._recent.clear()
         with self.batch(), queries.collector_paused():
             return self._write(
                 listing.put_listing, origin, directory, entries, listed_ns=listed_ns, new_inode=self.new_inode
@@ -116,6 +145,7 @@ class Catalog(CatalogReader):
 
     def forget_listing(self, origin: OriginId, directory: Key) -> None:
         """The children of a directory are no longer known to be complete."""
+        self._recent.forget_listing(origin, directory)
         self._write(changes.forget_listing, origin, directory)
 
     def new_inode(self) -> int:
@@ -156,6 +186,7 @@ class Catalog(CatalogReader):
             return
         if clean:
             self.sync()
+        self._recent.clear()
         super().close()
         environment.release(self._writing)
         self._writer_pid = 0
