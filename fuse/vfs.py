@@ -282,6 +282,31 @@ class Vfs:
             )
         return self._nodes.entry_out(entry), await self._opened(entry, handle, caller)
 
+    def create_now(
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> tuple[EntryOut, OpenOut] | None:
+        """The same where the catalog knows that there is no such file and nothing has to be waited for, else None."""
+        self._check_writable()
+        key = self._nodes.child(parent, name)
+        directory = self._namespace.known_inode(self._nodes.inode(parent))
+        if directory is None:
+            return None
+        gid, _ = _handed_down(directory, caller)
+        with self.notices.acting():
+            created = self._namespace.create_now(
+                key,
+                mode=mode & 0o7777,
+                uid=caller.uid,
+                gid=gid,
+                exclusive=bool(flags & os.O_EXCL),
+                append=bool(flags & os.O_APPEND),
+            )
+        if created is None:
+            return None
+        entry, handle = created
+        verdict = self._pages.opened(entry.inode, content_of(entry), handle.lendable(), others_agree=True)
+        return self._nodes.entry_out(entry), self._number(handle, caller, verdict, content_of(entry))
+
     async def open(self, node: int, flags: int, caller: Caller) -> OpenOut:
         access = flags & os.O_ACCMODE
         truncate = bool(flags & os.O_TRUNC)
@@ -394,13 +419,12 @@ class Vfs:
         self._pages.closed(opened.file.inode, opened.verdict)
         await opened.file.close()
 
-    def release_reader(self, handle: int) -> bool:
-        """The same for an open that could not write; False, and nothing is done, for one that could."""
-        if self._handles.get(handle).file.writable:
+    def release_now(self, handle: int) -> bool:
+        """The same where nothing has to be waited for; else False, and nothing is done."""
+        if not self._handles.get(handle).file.close_now():
             return False
         opened = self._handles.pop(handle)
         self._pages.closed(opened.file.inode, opened.verdict)
-        opened.file.close_reader()
         return True
 
     async def close(self) -> None:
@@ -546,10 +570,7 @@ class Vfs:
 
     async def _inherited(self, parent: int, caller: Caller) -> tuple[int, int]:
         """Group of a new name, and the mode bit that a directory inherits: a set-group-id directory hands both down."""
-        entry = await self._namespace.getattr(self._nodes.inode(parent))
-        if entry.mode & stat.S_ISGID:
-            return entry.gid, stat.S_ISGID
-        return caller.gid, 0
+        return _handed_down(await self._namespace.getattr(self._nodes.inode(parent)), caller)
 
     async def _kill_privileges(self, inode: int) -> None:
         mode = without_privileges(await self._namespace.getattr(inode))
@@ -593,6 +614,12 @@ class Vfs:
     def io_mode(self, inode: int) -> str:
         """How the kernel reads a file of this mount now: ``passthrough``, ``cached`` or ``closed``."""
         return self._pages.mode(inode)
+
+
+def _handed_down(directory: Entry, caller: Caller) -> tuple[int, int]:
+    if directory.mode & stat.S_ISGID:
+        return directory.gid, stat.S_ISGID
+    return caller.gid, 0
 
 
 def _open_out(number: int, handle: Handle, verdict: PageVerdict) -> OpenOut:

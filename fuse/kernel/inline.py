@@ -15,6 +15,7 @@ from tiercache.fuse.kernel.requests import (
     NO_BODY,
     Answer,
     caller_of,
+    create_fields,
     directory_lines,
     lines_that_fit,
     open_out,
@@ -57,6 +58,12 @@ def _open(vfs: Vfs, request: Request) -> Answer | None:
     return None if opened is None else (open_out(opened),)
 
 
+def _create(vfs: Vfs, request: Request) -> Answer | None:
+    flags, mode, name = create_fields(request)
+    created = vfs.create_now(request.node, name, mode, flags, caller_of(request))
+    return None if created is None else (wire.pack_entry_out(created[0]), open_out(created[1]))
+
+
 def _read(vfs: Vfs, request: Request) -> Answer | None:
     handle, offset, size_bytes, *_ = wire.READ_IN.unpack_from(request.body)
     hits = vfs.hits
@@ -84,7 +91,7 @@ def _flush(vfs: Vfs, request: Request) -> Answer | None:
 
 
 def _release(vfs: Vfs, request: Request) -> Answer | None:
-    return NO_BODY if vfs.release_reader(wire.RELEASE_IN.unpack_from(request.body)[0]) else None
+    return NO_BODY if vfs.release_now(wire.RELEASE_IN.unpack_from(request.body)[0]) else None
 
 
 def _opendir(vfs: Vfs, request: Request) -> Answer | None:
@@ -119,6 +126,7 @@ INLINE: dict[int, Inline] = {
     Opcode.GETATTR: _getattr,
     Opcode.GETXATTR: _getxattr,
     Opcode.OPEN: _open,
+    Opcode.CREATE: _create,
     Opcode.READ: _read,
     Opcode.WRITE: _write,
     Opcode.FLUSH: _flush,

@@ -121,10 +121,15 @@ async def _open(vfs: Vfs, request: Request) -> Answer:
 
 
 async def _create(vfs: Vfs, request: Request) -> Answer:
-    flags, mode, _, _ = wire.CREATE_IN.unpack_from(request.body)
-    name = wire.c_string(request.body, wire.CREATE_IN.size)
+    flags, mode, name = create_fields(request)
     entry, opened = await vfs.create(request.node, name, mode, flags, caller_of(request))
     return (wire.pack_entry_out(entry), open_out(opened))
+
+
+def create_fields(request: Request) -> tuple[int, int, bytes]:
+    """Flags, mode and name."""
+    flags, mode, _, _ = wire.CREATE_IN.unpack_from(request.body)
+    return flags, mode, wire.c_string(request.body, wire.CREATE_IN.size)
 
 
 def open_out(opened: OpenOut) -> bytes:

@@ -228,6 +228,28 @@ async def test_after_a_note_that_failed_older_ones_are_not_believed(
 
 
 @in_trio
+async def test_a_note_that_needs_no_waiting_is_kept_by_a_kill_and_one_that_fails_has_not_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    await journal.put(record(1))
+    assert journal.note_now([record(1)._replace(key=b"noted"), record(2)])
+    with monkeypatch.context() as full:
+        full.setattr("tiercache.journal.pending.os.write", lambda *_: 3)
+        assert not journal.note_now([record(2)._replace(key=b"unnoted"), record(3)])
+    expected = [record(1)._replace(key=b"noted"), record(2)]
+    assert list(journal.records()) == expected
+    assert not journal.note_now([record(4)])  # until a commit has brought the disk up to date
+    assert list(journal.records()) == expected
+    await journal.flush()
+    assert journal.note_now([record(4)])
+    be_killed(journal)
+    again = Journal(tmp_path / "journal")
+    assert list(again.records()) == [*expected, record(4)]
+    again.close()
+
+
+@in_trio
 async def test_memory_is_right_before_the_disk_is(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.put_later(put=[record(1)])

@@ -128,8 +128,7 @@ class Files:
                 parent = await self._names.lookup(parent_of(key))
                 if parent.kind is not Kind.DIRECTORY:
                     raise NotDirectory(f"{show(parent_of(key))}: not a directory")
-                condition = ConditionKind.IF_ABSENT if exclusive else ConditionKind.ALWAYS
-                live = await self._make(key, attributes, condition)
+                live = await self._make(key, attributes, _condition(exclusive=exclusive))
                 return live.entry, self._handle(live, live.entry, writable=True, append=append)
         if exclusive:
             raise Exists(f"{show(key)}: exists already")
@@ -138,12 +137,30 @@ class Files:
 
     async def _make(self, key: Key, attributes: Attributes, condition: ConditionKind) -> LiveInode:
         """A new staged file under a name that is free."""
-        tree = self._tree
-        at_ns = now_ns()
-        attributes = attributes._replace(mtime_ns=at_ns, atime_ns=at_ns, ctime_ns=at_ns)
-        entry = staged_entry(attributes, tree.catalog.new_inode(), staged=0, size_bytes=0)
+        entry = self._new_entry(attributes)
         staged = await self._writes.stage(key, entry, condition)
         return self.enter_staged(key, entry._replace(staged=staged.id), staged)
+
+    def create_now(
+        self, key: Key, attributes: Attributes, *, exclusive: bool, append: bool
+    ) -> tuple[Entry, Handle] | None:
+        """``create`` where the catalog knows that there is no such file and nothing has to be waited for, else None."""
+        absent, parent = self._names.known(key), self._names.known(parent_of(key))
+        if absent is None or absent.kind is not Kind.ABSENT or parent is None or parent.kind is not Kind.DIRECTORY:
+            return None
+        if not self._tree.are_free(key):
+            return None
+        entry = self._new_entry(attributes)
+        staged = self._writes.stage_now(key, entry, _condition(exclusive=exclusive))
+        if staged is None:
+            return None
+        live = self.enter_staged(key, entry._replace(staged=staged.id), staged)
+        return live.entry, self._handle(live, live.entry, writable=True, append=append)
+
+    def _new_entry(self, attributes: Attributes) -> Entry:
+        at_ns = now_ns()
+        attributes = attributes._replace(mtime_ns=at_ns, atime_ns=at_ns, ctime_ns=at_ns)
+        return staged_entry(attributes, self._tree.catalog.new_inode(), staged=0, size_bytes=0)
 
     def enter_staged(self, key: Key, entry: Entry, staged: StagedFile) -> LiveInode:
         """A staged file is the newest state of ``key`` from now on."""
@@ -162,6 +179,13 @@ class Files:
         if handle.writable and live.staged is not None and live.writers == 0:
             await self._writes.seal(live)
         self.forget(live, handle)
+
+    def closed_now(self, live: LiveInode, handle: Handle) -> bool:
+        """``closed`` where nothing has to be waited for; else False, and nothing is done."""
+        if handle.writable and live.staged is not None and live.writers == 0 and not self._writes.seal_now(live):
+            return False
+        self.forget(live, handle)
+        return True
 
     def forget(self, live: LiveInode, handle: Handle) -> None:
         """The half of it that never waits, and all of it for a handle that could not write."""
@@ -286,3 +310,7 @@ class Files:
         for handle in live.handles if live is not None else ():
             if handle.version is not None and handle.version.id == old.version:
                 handle.use_version(version)
+
+
+def _condition(*, exclusive: bool) -> ConditionKind:
+    return ConditionKind.IF_ABSENT if exclusive else ConditionKind.ALWAYS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tiercache.cache import VersionRef
 from tiercache.engine.live import LiveInode, live_entry
-from tiercache.errors import Changed, ReadOnly, Unsupported
+from tiercache.errors import Changed, ReadOnly, TierCacheError, Unsupported
 from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key
 
 if TYPE_CHECKING:
@@ -203,6 +203,20 @@ class Handle:
         self._live.handles.discard(self)
         self._close_fd()
         await self._files.closed(self._live, self)
+
+    def close_now(self) -> bool:
+        """The same where nothing has to be waited for; else False, and the handle is open as before."""
+        self._live.note_kernel_writes()
+        self._live.handles.discard(self)
+        try:
+            closed = self._files.closed_now(self._live, self)
+        except TierCacheError:
+            closed = False  # ``close`` tells of it
+        if closed:
+            self._close_fd()
+        else:
+            self._live.handles.add(self)
+        return closed
 
     def close_reader(self) -> None:
         """The same for a handle that could not write: there is nothing to wait for."""

@@ -36,6 +36,12 @@ class NameLocks:
             del self._claims[claim]
             self._freed.ring()
 
+    def are_free(self, *names: Key) -> bool:
+        """Whether ``hold`` would not have to wait: who asks may change the names at once, without holding them."""
+        return not any(
+            is_below(a, b) or is_below(b, a) for others in self._claims.values() for a in names for b in others
+        )
+
     def _must_wait(self, claim: int) -> bool:
         names = self._claims[claim]
         for earlier, others in self._claims.items():

@@ -237,6 +237,15 @@ class Namespace:
         attributes = Attributes(mode & 0o7777, uid, gid, now_ns())
         return await self.files.create(key, attributes, exclusive=exclusive, truncate=truncate, append=append)
 
+    def create_now(
+        self, key: Key, *, mode: int, uid: int, gid: int, exclusive: bool = False, append: bool = False
+    ) -> tuple[Entry, Handle] | None:
+        """``create`` where the catalog knows that there is no such file and nothing has to be waited for, else None."""
+        self._require_writable()
+        return self.files.create_now(
+            key, Attributes(mode & 0o7777, uid, gid, now_ns()), exclusive=exclusive, append=append
+        )
+
     # -- changes ----------------------------------------------------------------------------------
 
     # ``resumed``: an earlier engine may have made it; then that is the answer.

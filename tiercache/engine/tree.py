@@ -96,6 +96,10 @@ class Tree:
                     yield
                     return
 
+    def are_free(self, *keys: Key) -> bool:
+        """Whether ``hold`` would not have to wait."""
+        return self.names.are_free(*self._with_links(keys))
+
     def _with_links(self, keys: tuple[Key, ...]) -> set[Key]:
         names = set(keys)
         for key in keys:

@@ -275,6 +275,15 @@ class Writes:
             raise
         return staged
 
+    def stage_now(self, key: Key, entry: Entry, condition: ConditionKind) -> StagedFile | None:
+        """``stage`` for a new file where nothing has to be waited for; else None, and nothing is left."""
+        self.require_writable(key)
+        staged = self._staging.create()
+        if self._journal.note_now([self._record(key, entry, staged, condition, published=True, in_place=False)]):
+            return staged
+        self._staging.delete(staged.id)
+        return None
+
     def _record(
         self,
         key: Key,
@@ -383,6 +392,26 @@ class Writes:
         async with self._name_of(live):
             await self.seal_held(live)
 
+    def seal_now(self, live: LiveInode) -> bool:
+        """``seal`` where nothing has to be waited for; else False, and nothing has changed."""
+        key, staged = live.key, live.staged
+        if key is not None and (live.lock.locked() or not self._tree.are_free(key)):
+            return False
+        record = self._journal.get(staged.id) if staged is not None else None
+        if key is None or record is None or record.state is not StagedState.STAGED or live.lent_for_writing:
+            return True  # there is nothing to do: see ``seal_held``
+        entry = live_entry(live)
+        if live.taken_over is not None:
+            return False
+        if self._profile.upload:
+            done = self._writeback.seal_now(record.id, attributes_of(entry))
+        else:
+            done = self._journal.note_now([self._as_written(record, entry)])
+        if done:
+            live.mtime_ns = 0
+            live.entry = self._tree.put_names(key, entry)
+        return done
+
     async def seal_held(self, live: LiveInode, *, sync: bool = False) -> None:
         """The same for a caller that holds the name."""
         async with live.lock:
@@ -406,8 +435,11 @@ class Writes:
             elif sync:
                 await self._writeback.sync(staged.id, attributes=attributes_of(entry))
             else:
-                size_bytes = self._staging.measure(staged.id)
-                await self._journal.note(put=[record._replace(size_bytes=size_bytes, attributes=attributes_of(entry))])
+                await self._journal.note(put=[self._as_written(record, entry)])
+
+    def _as_written(self, record: StagedRecord, entry: Entry) -> StagedRecord:
+        """The record of a file that stays here, as its last writer left it."""
+        return record._replace(size_bytes=self._staging.measure(record.id), attributes=attributes_of(entry))
 
     async def _given_back(self, live: LiveInode, key: Key, staged: StagedFile) -> bool:
         """A file that was opened for writing while others read it, and was not written, is clean again."""

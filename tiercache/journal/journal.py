@@ -129,6 +129,17 @@ class Journal:
         follows by itself. Waits for the disk only when that cannot take the note."""
         await self._change(put, drop, undo=undo, durable=False)
 
+    def note_now(self, put: Iterable[StagedRecord]) -> bool:
+        """``note`` where nothing has to be waited for; else False, and nothing has changed."""
+        if not self._pending.complete:
+            return False
+        put = list(put)
+        before = {record.id: self._records.get(record.id) for record in put}
+        self.put_later(put=put)
+        if not self._pending.complete:  # the disk is full: whoever waits for the commit is told
+            self._set_later(before)
+        return self._pending.complete
+
     async def _change(self, put: Iterable[StagedRecord], drop: Iterable[int], *, undo: bool, durable: bool) -> None:
         wanted: dict[int, StagedRecord | None] = {**dict.fromkeys(drop), **{record.id: record for record in put}}
         before = {staged_id: self._records.get(staged_id) for staged_id in wanted}

@@ -71,31 +71,54 @@ class Seals:
             return record
         if sync:
             record = _synced(record, size_bytes, attributes)
-        sealed = record._replace(
+        sealed = self._sealed(record, size_bytes, attributes)
+        try:
+            if sync or record.synced_bytes >= 0:
+                await self._journal.apply(put=[sealed, *self._with_it(sealed)])
+                await self._sync_name(staged_id)
+            else:
+                # Nobody ever asked that this file should survive a power cut, and close promises it for none.
+                await self._journal.note(put=[sealed, *self._with_it(sealed)])
+        finally:  # also when it is not durable: whoever closes the file is told, and the bytes are on their way
+            current = self._on_its_way(staged_id)
+        return current
+
+    def seal_now(self, staged_id: int, attributes: Attributes) -> bool:
+        """``seal`` of a file that nobody ever synced, where nothing has to be waited for; else False, and nothing has
+        changed."""
+        record = self._journal.get(staged_id)
+        if record is None or record.state is not StagedState.STAGED or record.suspect or record.synced_bytes >= 0:
+            return False
+        sealed = self._sealed(record, self._staging.measure(staged_id), attributes)
+        if not self._journal.note_now([sealed, *self._with_it(sealed)]):
+            return False
+        self._on_its_way(staged_id)
+        return True
+
+    def _sealed(self, record: StagedRecord, size_bytes: int, attributes: Attributes | None) -> StagedRecord:
+        return record._replace(
             state=StagedState.SEALED,
             published=True,
             size_bytes=size_bytes,
             attributes=attributes or record.attributes,
             upload_id=next_upload_id(record.upload_id),
-            file_inode=self._staging.open(staged_id).inode,
+            file_inode=self._staging.open(record.id).inode,
             sealed_ns=time.time_ns(),
             taken=self._staging.new_id(),
             last_error="",
             yields_to="",
         )
-        try:
-            if sync or record.synced_bytes >= 0:
-                await self._journal.apply(put=[sealed, *taken_over(self._journal.retractions(*sealed.lane), sealed)])
-                await self._sync_name(staged_id)
-            else:
-                # Nobody ever asked that this file should survive a power cut, and close promises it for none.
-                await self._journal.note(put=[sealed, *taken_over(self._journal.retractions(*sealed.lane), sealed)])
-        finally:  # also when it is not durable: whoever closes the file is told, and the bytes are on their way
-            current = self._journal.get(staged_id)
-            if current is not None and current.state is StagedState.SEALED:
-                self._staging.rest(staged_id)
-                self._uploader.enqueue_sealed(current)
-                self._uploader.state_changed(current)
+
+    def _with_it(self, sealed: StagedRecord) -> list[StagedRecord]:
+        """What has to be noted together with a seal."""
+        return taken_over(self._journal.retractions(*sealed.lane), sealed)
+
+    def _on_its_way(self, staged_id: int) -> StagedRecord | None:
+        current = self._journal.get(staged_id)
+        if current is not None and current.state is StagedState.SEALED:
+            self._staging.rest(staged_id)
+            self._uploader.enqueue_sealed(current)
+            self._uploader.state_changed(current)
         return current
 
     async def unseal(self, staged_id: int) -> bool:

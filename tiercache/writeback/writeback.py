@@ -82,7 +82,8 @@ class WriteBack:
             rng=rng or random.Random(),
         )
         seals = Seals(journal, staging, self._uploader)
-        self.sync, self.seal, self.unseal = seals.sync, seals.seal, seals.unseal
+        self.sync, self.unseal = seals.sync, seals.unseal
+        self.seal, self.seal_now = seals.seal, seals.seal_now
         names = StagedNames(journal, staging, self._uploader, seals.unseal)
         self.cancel, self.rename, self.relocate = names.cancel, names.rename, names.relocate
         self.moving, self.try_again = names.moving, self._uploader.try_again
