@@ -123,7 +123,7 @@ class Changes:
         await self._require_new(target)
         if entry.staged:
             # The origin links what it has: bring the bytes there first.
-            await self._writes.write_through(source)
+            await self._writes.closes.write_through(source)
             entry = await self._names.lookup(source)
         stat = await tree.call(tree.origin.link, source, target)
         return self._linked(source, target, entry, stat)
@@ -307,7 +307,7 @@ class Changes:
         if entry is None:
             return  # it arrived meanwhile, and others removed it
         outside = [name for name in self._tree.names_of(entry.inode) if not is_below(name, directory)]
-        if not outside or not await self._writes.leave_with(outside[0], key, entry):
+        if not outside or not await self._writes.closes.leave_with(outside[0], key, entry):
             await self._unlink_held(key, keep_directory=False)
 
     def _forget_tree(self, directory: Key) -> None:

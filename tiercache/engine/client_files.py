@@ -34,7 +34,7 @@ class ClientFiles:
 
     async def stage(self, key: Key, *, exclusive: bool, keep: bool) -> StagedFile:
         """An invisible staged file for a client to write; ``keep`` starts it with the present bytes."""
-        self._writes.require_writable(key)
+        self._writes.stages.require_writable(key)
         found = await self._present(key, sure=exclusive or keep)
         if found is not None:
             require_bytes(key, found)
@@ -48,12 +48,12 @@ class ClientFiles:
             condition = ConditionKind.IF_MATCH if keep else condition
         entry = staged_entry(attributes, self._tree.catalog.new_inode(), staged=0, size_bytes=0)
         entry = entry._replace(etag=found.etag if found else "")
-        staged = await self._writes.stage(key, entry, condition, published=False)
+        staged = await self._writes.stages.stage(key, entry, condition, published=False)
         try:
             if keep and found is not None:
                 await self._copy_newest(key, staged)
         except BaseException:
-            await self._writes.unstage(staged)
+            await self._writes.stages.unstage(staged)
             raise
         return staged
 
@@ -80,7 +80,7 @@ class ClientFiles:
                     await self._staging.reserve(staged.id, source.size_bytes)
                     await self._staging.clone(source, staged)
                 elif entry.size_bytes:
-                    await self._writes.copy_version(self._tree.version_ref(key, entry), staged)
+                    await self._writes.stages.copy_version(self._tree.version_ref(key, entry), staged)
             except (Lost, Changed):
                 if self._tree.entry(key) == entry:
                     raise
@@ -110,7 +110,7 @@ class ClientFiles:
                 if record.key == key:  # else its directory was moved while we waited
                     entry = await self._publish_held(record)
                     break
-        await self._writes.wait_closed(staged_id)
+        await self._writes.closes.wait_closed(staged_id)
         return self._tree.entry(record.key) or entry
 
     def _record(self, staged_id: int) -> StagedRecord:
@@ -144,7 +144,7 @@ class ClientFiles:
             # In one step with the new entry: the older upload may end any time, and must not take the name back.
             self._parting.done(key, replaced)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
-        await self._writes.seal_closed(live, staged)
+        await self._writes.closes.seal_closed(live, staged)
         if replaced is not None:
             await self._drop_older(replaced, older)
         return entry
@@ -177,10 +177,10 @@ class ClientFiles:
         """Copy a dirty file: the copy is a dirty file too."""
         entry = await self._names.lookup(source)
         made = staged_entry(attributes_of(entry), self._tree.catalog.new_inode(), staged=0, size_bytes=0)
-        staged = await self._writes.stage(target, made, ConditionKind.ALWAYS, published=False)
+        staged = await self._writes.stages.stage(target, made, ConditionKind.ALWAYS, published=False)
         try:
             await self._copy_newest(source, staged, base=False)  # a version of another name
         except BaseException:
-            await self._writes.unstage(staged)
+            await self._writes.stages.unstage(staged)
             raise
         return await self.publish(staged.id)

@@ -350,7 +350,7 @@ class Engine:
                     record = self.journal.get(live.staged.id)
                     if record is not None and self._uploads(record):
                         with suppress(TierCacheError):  # one file's trouble, told by the drain's result and in status
-                            await self.namespace(tree.origin_id, record.profile).writes.seal(live)
+                            await self.namespace(tree.origin_id, record.profile).writes.closes.seal(live)
 
     def status(self) -> dict[str, Any]:
         """Figures of the whole engine."""

@@ -138,7 +138,7 @@ class Files:
     async def _make(self, key: Key, attributes: Attributes, condition: ConditionKind) -> LiveInode:
         """A new staged file under a name that is free."""
         entry = self._new_entry(attributes)
-        staged = await self._writes.stage(key, entry, condition)
+        staged = await self._writes.stages.stage(key, entry, condition)
         return self.enter_staged(key, entry._replace(staged=staged.id), staged)
 
     def create_now(
@@ -151,7 +151,7 @@ class Files:
         if not self._tree.are_free(key):
             return None
         entry = self._new_entry(attributes)
-        staged = self._writes.stage_now(key, entry, _condition(exclusive=exclusive))
+        staged = self._writes.stages.stage_now(key, entry, _condition(exclusive=exclusive))
         if staged is None:
             return None
         live = self.enter_staged(key, entry._replace(staged=staged.id), staged)
@@ -177,12 +177,12 @@ class Files:
     async def closed(self, live: LiveInode, handle: Handle) -> None:
         """A handle is gone: seal after the last writer, forget the inode after the last user."""
         if handle.writable and live.staged is not None and live.writers == 0:
-            await self._writes.seal(live)
+            await self._writes.closes.seal(live)
         self.forget(live, handle)
 
     def closed_now(self, live: LiveInode, handle: Handle) -> bool:
         """``closed`` where nothing has to be waited for; else False, and nothing is done."""
-        if handle.writable and live.staged is not None and live.writers == 0 and not self._writes.seal_now(live):
+        if handle.writable and live.staged is not None and live.writers == 0 and not self._writes.closes.seal_now(live):
             return False
         self.forget(live, handle)
         return True
@@ -194,9 +194,9 @@ class Files:
         if not live.handles:
             self._orphans.drop(live.inode)
         if live.key is None and not live.handles:
-            self._writes.drop_staged(live)
+            self._writes.closes.drop_staged(live)
         elif live.staged is not None and not live.writers:
-            self._writes.rest(live.staged)
+            self._writes.closes.rest(live.staged)
         self._tree.live.release(live)
 
     # -- reading ------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Files:
 
     def lendable(self, version: VersionRef) -> int | None:
         """The same of a copy that may be lent to the kernel."""
-        return self._writes.lending.readable(version)
+        return self._writes.stages.lending.readable(version)
 
     def open_complete(self, version: VersionRef) -> int | None:
         """A descriptor of the complete, checked local copy of ``version``, or None."""

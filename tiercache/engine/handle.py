@@ -185,17 +185,17 @@ class Handle:
         """close(2) was called on one descriptor: make what was written recoverable and start its way to the origin.
         What the kernel writes by itself starts when the last descriptor is gone: until then it may write more."""
         if self._live.lent_for_writing:
-            await self._writes.flush_lent(self._live)
+            await self._writes.closes.flush_lent(self._live)
             return
-        await self._writes.flush(self._live, last_writer=self.writable and self._live.writers == 1)
+        await self._writes.closes.flush(self._live, last_writer=self.writable and self._live.writers == 1)
 
     def flush_now(self) -> bool:
         """Whether ``flush`` has nothing to do, and so can be left out."""
-        return not self.writable or (self._live.lent_for_writing and self._writes.flushed_lent(self._live))
+        return not self.writable or (self._live.lent_for_writing and self._writes.closes.flushed_lent(self._live))
 
     async def fsync(self, *, data_only: bool = False) -> None:
         """Return when the written bytes survive what the profile's ``ack`` promises."""
-        await self._writes.fsync(self._live)
+        await self._writes.closes.fsync(self._live)
 
     async def close(self) -> None:
         """The last descriptor is gone."""
@@ -239,7 +239,7 @@ class Handle:
             clean = self.version is not None and not self.writable
             return self._files.lendable(self.version) if clean and self.version is not None else None
         if self.writable:
-            return self._writes.lending.writable(live.staged, lent=live.lent_inode == live.staged.inode)
+            return self._writes.stages.lending.writable(live.staged, lent=live.lent_inode == live.staged.inode)
         # Who only reads it may have it in every state: where the kernel has it already, it takes nothing else.
         return live.staged.fd if live.lent_inode else None
 
@@ -253,7 +253,7 @@ class Handle:
     async def write_in_place(self) -> None:
         """Others have the inode's local file open through the kernel: what this handle writes must land in it. Changed
         (ESTALE) where that cannot be."""
-        await self._writes.write_in_place(self._live)
+        await self._writes.stages.write_in_place(self._live)
 
     def _close_fd(self) -> None:
         if self._fd is not None:

@@ -26,9 +26,9 @@ class Parting:
         others = [name for name in self._tree.names_of(entry.inode) if name != key]
         if not entry.staged or (entry.link_count == 1 and not others):
             return entry
-        if others and not arrive and await self._writes.leave_with(others[0], key, entry):
+        if others and not arrive and await self._writes.closes.leave_with(others[0], key, entry):
             return entry._replace(staged=0)
-        await self._writes.write_through(key)
+        await self._writes.closes.write_through(key)
         return await self._names.lookup(key)
 
     async def prepare(self, key: Key, entry: Entry, *, arrive: bool = False) -> Entry:
@@ -73,5 +73,5 @@ class Parting:
         live = self._tree.live.get(entry.inode)
         if live is not None:
             if live.key is None and not live.handles:
-                self._writes.drop_staged(live)
+                self._writes.closes.drop_staged(live)
             self._tree.live.release(live)

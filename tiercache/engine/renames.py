@@ -158,7 +158,7 @@ class Renames:
     async def _exchange(self, source: Key, target: Key) -> None:
         tree = self._tree
         for key in (source, target):
-            await self._writes.write_through_below(key)
+            await self._writes.closes.write_through_below(key)
         await tree.call(lambda: tree.origin.rename(source, target, exchange=True))
         self.exchange_names(source, target, await self._names.lookup(source), await self._names.lookup(target))
 
@@ -262,7 +262,7 @@ class Renames:
             live = self._tree.live.get(record.inode) if record is not None else None
             if live is not None and not live.writers:
                 with suppress(TierCacheError):  # told at the file's next fsync or close, not instead of the failure
-                    await self._writes.seal_held(live)
+                    await self._writes.closes.seal_held(live)
 
     def move_name(self, source: Key, target: Key, moved: Entry, replaced: Entry | None) -> None:
         tree = self._tree

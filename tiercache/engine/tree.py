@@ -14,7 +14,7 @@ from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import directory_entry, now_ns
 from tiercache.engine.kept_directories import KeptDirectories
-from tiercache.engine.live import LiveTable, live_entry
+from tiercache.engine.live import LiveInode, LiveTable, live_entry
 from tiercache.engine.name_locks import NameLocks
 from tiercache.journal import OriginSource
 from tiercache.model import Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of, version_id
@@ -95,6 +95,16 @@ class Tree:
                 if self._with_links(keys) <= names:
                     yield
                     return
+
+    @asynccontextmanager
+    async def name_of(self, live: LiveInode) -> AsyncIterator[Key | None]:
+        """The inode's name, which nobody changes until the block ends; None if it has none any more."""
+        while (key := live.key) is not None:
+            async with self.hold(key):
+                if live.key == key:
+                    yield key
+                    return
+        yield None
 
     def are_free(self, *keys: Key) -> bool:
         """Whether ``hold`` would not have to wait."""

@@ -1,0 +1,204 @@
+"""What close and fsync promise: a staged file is sealed by its last writer, or sent at once when asked."""
+
+from __future__ import annotations
+
+from tiercache.config import Profile
+from tiercache.engine.entries import attributes_of
+from tiercache.engine.lending import Lending
+from tiercache.engine.live import LiveInode, live_entry
+from tiercache.engine.names import Names, show
+from tiercache.engine.parts import Parts
+from tiercache.engine.tree import Tree
+from tiercache.errors import InUse
+from tiercache.journal import StagedRecord
+from tiercache.model import Entry, Key, StagedState, is_below
+from tiercache.staging import StagedFile
+
+
+class Closes:
+    """Sealing and waiting, for inodes of one tree under one profile's promises."""
+
+    def __init__(self, tree: Tree, names: Names, profile: Profile, parts: Parts, lending: Lending) -> None:
+        self._tree = tree
+        self._names = names
+        self._profile = profile
+        self._staging = parts.staging
+        self._journal = parts.journal
+        self._writeback = parts.writeback
+        self._lending = lending
+
+    async def flush(self, live: LiveInode, *, last_writer: bool) -> None:
+        """Seal what was written when no other handle may write more of it."""
+        staged = live.staged
+        if staged is not None and last_writer:
+            await self.close_written(live, staged)
+
+    def flushed_lent(self, live: LiveInode) -> bool:
+        """Whether there is nothing to do, nor to tell, when a descriptor of a file that the kernel writes is closed."""
+        if live.staged is None:
+            return True
+        syncs = self._profile.sync_on_close and self._profile.ack != "memory"
+        return not syncs and self._writeback.error_of(live.staged.id) is None
+
+    async def flush_lent(self, live: LiveInode) -> None:
+        """A descriptor of a file that the kernel writes was closed: what close promises, without sealing."""
+        staged = live.staged
+        if staged is None:
+            return
+        self._tell_failure(staged)
+        if self._profile.sync_on_close and self._profile.ack != "memory":
+            await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
+
+    async def close_written(self, live: LiveInode, staged: StagedFile) -> None:
+        """What close(2) and the close of a client's file promise under this profile."""
+        async with self._tree.name_of(live):
+            await self.seal_closed(live, staged)
+        await self.wait_closed(staged.id)
+
+    async def seal_closed(self, live: LiveInode, staged: StagedFile) -> None:
+        """The half of it that whoever holds the name does."""
+        self._tell_failure(staged)
+        await self.seal_held(live, sync=self._profile.sync_on_close and self._profile.ack != "memory")
+
+    async def wait_closed(self, staged_id: int) -> None:
+        """The half that takes as long as the upload."""
+        if self._profile.sync_on_close and self._profile.ack == "origin":
+            await self._writeback.wait(staged_id)
+
+    async def fsync(self, live: LiveInode) -> None:
+        """Data, then the journal; with ``ack = origin`` also the upload."""
+        staged = live.staged
+        if staged is None:
+            return
+        self._tell_failure(staged)
+        await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
+        if self._profile.ack == "origin":
+            await self.seal(live)
+            await self._writeback.wait(staged.id)
+
+    async def seal(self, live: LiveInode) -> None:
+        """Start the upload of what was written, unless the profile keeps it here or it has no name. Waits while the
+        name is being changed: nothing may go up under one that is on its way out."""
+        async with self._tree.name_of(live):
+            await self.seal_held(live)
+
+    def seal_now(self, live: LiveInode) -> bool:
+        """``seal`` where nothing has to be waited for; else False, and nothing has changed."""
+        key, staged = live.key, live.staged
+        if key is not None and (live.lock.locked() or not self._tree.are_free(key)):
+            return False
+        record = self._journal.get(staged.id) if staged is not None else None
+        if key is None or record is None or record.state is not StagedState.STAGED or live.lent_for_writing:
+            return True  # there is nothing to do: see ``seal_held``
+        entry = live_entry(live)
+        if live.taken_over is not None:
+            return False
+        if self._profile.upload:
+            done = self._writeback.seal_now(record.id, attributes_of(entry))
+        else:
+            done = self._journal.note_now([self._as_written(record, entry)])
+        if done:
+            live.mtime_ns = 0
+            live.entry = self._tree.put_names(key, entry)
+        return done
+
+    async def seal_held(self, live: LiveInode, *, sync: bool = False) -> None:
+        """The same for a caller that holds the name."""
+        async with live.lock:
+            staged = live.staged
+            record = self._journal.get(staged.id) if staged is not None else None
+            if staged is None or record is None or live.key is None:
+                return
+            if record.state is not StagedState.STAGED:
+                if sync:
+                    await self._writeback.sync(staged.id)
+                return
+            if live.lent_for_writing:
+                return  # the kernel may write to it at any time: it is sealed when the last of these is closed
+            if await self._given_back(live, live.key, staged):
+                return
+            entry = live_entry(live)
+            live.mtime_ns = 0
+            live.entry = self._tree.put_names(live.key, entry)
+            if self._profile.upload:
+                await self._writeback.seal(staged.id, attributes=attributes_of(entry), sync=sync)
+            elif sync:
+                await self._writeback.sync(staged.id, attributes=attributes_of(entry))
+            else:
+                await self._journal.note(put=[self._as_written(record, entry)])
+
+    def _as_written(self, record: StagedRecord, entry: Entry) -> StagedRecord:
+        """The record of a file that stays here, as its last writer left it."""
+        return record._replace(size_bytes=self._staging.measure(record.id), attributes=attributes_of(entry))
+
+    async def _given_back(self, live: LiveInode, key: Key, staged: StagedFile) -> bool:
+        """A file that was opened for writing while others read it, and was not written, is clean again."""
+        taken = live.taken_over
+        if taken is None or attributes_of(live_entry(live)) != attributes_of(taken.entry):
+            return False
+        entry = self._lending.unwritten(live, staged)
+        if entry is None:
+            return False
+        before = live.entry
+        self._set_staged(live, key, None, entry)
+        try:
+            await self._lending.give_back(live, staged)
+        except BaseException:
+            if self._journal.get(staged.id) is not None:
+                self._set_staged(live, key, staged, before)
+            raise
+        return True
+
+    def _set_staged(self, live: LiveInode, key: Key, staged: StagedFile | None, entry: Entry) -> None:
+        """The newest bytes of an inode are those of ``staged``; of its clean version where that is None."""
+        live.staged = staged
+        self._tree.place_staged(live.inode, key if staged is not None else None)
+        live.entry = self._tree.put_names(key, entry)
+
+    def _tell_failure(self, staged: StagedFile) -> None:
+        error = self._writeback.error_of(staged.id)
+        if error is not None:
+            raise error
+
+    def rest(self, staged: StagedFile) -> None:
+        """Nobody writes it for now: thousands of such files must not hold a descriptor each."""
+        self._staging.rest(staged.id)
+
+    def drop_staged(self, live: LiveInode) -> None:
+        """An unlinked inode lost its last handle: its bytes go."""
+        if live.staged is not None:
+            self._staging.delete(live.staged.id)
+            live.staged = None
+
+    async def write_through(self, key: Key) -> None:
+        """Bring a dirty file, whose name the caller holds, to the origin and wait until it is there."""
+        entry = await self._names.lookup(key)
+        live = self._tree.live.get(entry.inode)
+        while live is not None and live.staged is not None:
+            staged = live.staged
+            if live.lent_for_writing:
+                raise InUse(f"{show(key)}: is being written through the kernel; close it first")
+            await self.seal_held(live)
+            await self._writeback.wait(staged.id)
+
+    async def leave_with(self, other: Key, key: Key, entry: Entry) -> bool:
+        """The staged bytes of a hard-linked file go to the origin under ``other``, another of its names, instead of
+        ``key``. False when they cannot, or have arrived. The caller holds both names."""
+        live, record = self._tree.live.get(entry.inode), self._journal.get(entry.staged)
+        if live is None or record is None or not record.in_place:
+            return False
+        if record.key != key:
+            return True
+        if not await self._writeback.relocate(record.id, other):
+            return False
+        live.key = other
+        self._tree.place_staged(live.inode, other)
+        if not live.writers:
+            await self.seal_held(live)
+        return True
+
+    async def write_through_below(self, directory: Key) -> None:
+        """The same for every dirty file at or under ``directory``."""
+        for live in self._tree.live:
+            if live.staged is not None and live.key is not None and is_below(live.key, directory):
+                await self.write_through(live.key)
