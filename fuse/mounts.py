@@ -115,7 +115,7 @@ class Serving(NamedTuple):
 
     def io_mode(self, inode: int) -> str:
         """How the kernel reads a file now: ``passthrough``, ``cached`` or ``closed``."""
-        return self.vfs.io_mode(inode)
+        return self.vfs.files.io_mode(inode)
 
 
 def options_for(profile: Profile, settings: Mapping[str, Any], *, read_only: bool) -> MountOptions:
@@ -185,7 +185,7 @@ async def _begin(
     """Make the mount, or take it over."""
     if legacy is not None:
         assert isinstance(driver, KernelDriver)
-        vfs.take_over()
+        vfs.files.take_over()
         driver.adopt(legacy.descriptor, legacy.flags)
         log.info("%s: taken over, with %d open files", path, len(legacy.open_files))
         return
@@ -207,7 +207,7 @@ async def _end(vfs: Vfs, driver: Driver, path: str, succession: Succession | Non
         # Before our own descriptor is closed: the last one to be closed ends what is still open in the mount.
         await succession.release()
     driver.close()
-    await vfs.close()
+    await vfs.files.close()
     log.info("%s: unmounted", path)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, InvalidName, NameTooLong
-from tiercache.fuse.attributes import MAX_NAME_BYTES, Attr, EntryOut, attr_of
+from tiercache.errors import Absent, InvalidName, NameTooLong, ReadOnly
+from tiercache.fuse.attributes import MAX_NAME_BYTES, Attr, Caller, EntryOut, attr_of
 from tiercache.fuse.options import MountOptions
 from tiercache.model import Entry, Key, Kind, has_posix_spelling, join
 
@@ -76,6 +76,11 @@ class Nodes:
         except InvalidName:
             raise Absent(f"{name!r}: no such file or directory") from None
 
+    def require_writable(self) -> None:
+        """ReadOnly on a mount that is."""
+        if self.options.read_only:
+            raise ReadOnly("the mount is read-only")
+
     def attr(self, entry: Entry) -> Attr:
         if entry.mode & PRIVILEGE_BITS and entry.kind is Kind.FILE:
             self.privileged.add(entry.inode)
@@ -113,3 +118,10 @@ def without_privileges(entry: Entry) -> int | None:
     if entry.mode & stat.S_IXGRP:  # without group execution the bit has another meaning (mandatory locking)
         dropped |= stat.S_ISGID
     return entry.mode & ~dropped
+
+
+def handed_down(directory: Entry, caller: Caller) -> tuple[int, int]:
+    """Group of a new name, and the mode bit that a directory inherits: a set-group-id directory hands both down."""
+    if directory.mode & stat.S_ISGID:
+        return directory.gid, stat.S_ISGID
+    return caller.gid, 0

@@ -154,39 +154,39 @@ class Operations(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: InodeT, flags: FlagT, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        opened = await self._vfs.open(inode, flags, _caller(ctx))
+        opened = await self._vfs.files.open(inode, flags, _caller(ctx))
         return pyfuse3.FileInfo(FileHandleT(opened.handle), opened.direct_io, opened.keep_cache)
 
     @guarded
     async def create(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: FlagT, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        entry, opened = await self._vfs.create(parent_inode, name, mode, flags, _caller(ctx))
+        entry, opened = await self._vfs.files.create(parent_inode, name, mode, flags, _caller(ctx))
         return pyfuse3.FileInfo(FileHandleT(opened.handle), opened.direct_io, opened.keep_cache), _entry(entry)
 
     @guarded
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
         # Any contiguous buffer will do for pyfuse3, whatever its stub says.
-        return await self._vfs.read(fh, off, size)  # type: ignore[return-value]
+        return await self._vfs.files.read(fh, off, size)  # type: ignore[return-value]
 
     @guarded
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
-        return await self._vfs.write(fh, off, buf)
+        return await self._vfs.files.write(fh, off, buf)
 
     @guarded
     async def flush(self, fh: FileHandleT) -> None:
         if self._vfs.options.read_only:
             # The kernel asks once and saves the round trip of every later close.
             raise FUSEError(errno.ENOSYS)
-        await self._vfs.flush(fh)
+        await self._vfs.files.flush(fh)
 
     @guarded
     async def release(self, fh: FileHandleT) -> None:
-        await self._vfs.release(fh)
+        await self._vfs.files.release(fh)
 
     @guarded
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
-        await self._vfs.fsync(fh, data_only=datasync)
+        await self._vfs.files.fsync(fh, data_only=datasync)
 
     @guarded
     async def opendir(self, inode: InodeT, ctx: pyfuse3.RequestContext) -> FileHandleT:

@@ -54,13 +54,13 @@ def _open(vfs: Vfs, request: Request) -> Answer | None:
         raise OSError(errno.ENOSYS, "no open")
     if not reads_only(flags):
         return None
-    opened = vfs.open_now(request.node, caller_of(request))
+    opened = vfs.files.open_now(request.node, caller_of(request))
     return None if opened is None else (open_out(opened),)
 
 
 def _create(vfs: Vfs, request: Request) -> Answer | None:
     flags, mode, name = create_fields(request)
-    created = vfs.create_now(request.node, name, mode, flags, caller_of(request))
+    created = vfs.files.create_now(request.node, name, mode, flags, caller_of(request))
     return None if created is None else (wire.pack_entry_out(created[0]), open_out(created[1]))
 
 
@@ -91,7 +91,7 @@ def _flush(vfs: Vfs, request: Request) -> Answer | None:
 
 
 def _release(vfs: Vfs, request: Request) -> Answer | None:
-    return NO_BODY if vfs.release_now(wire.RELEASE_IN.unpack_from(request.body)[0]) else None
+    return NO_BODY if vfs.files.release_now(wire.RELEASE_IN.unpack_from(request.body)[0]) else None
 
 
 def _opendir(vfs: Vfs, request: Request) -> Answer | None:

@@ -116,13 +116,13 @@ async def link(vfs: Vfs, request: Request, *, resumed: bool = False) -> Answer:
 async def _open(vfs: Vfs, request: Request) -> Answer:
     flags, open_flags = wire.OPEN_IN.unpack_from(request.body)
     if flags & os.O_TRUNC and open_flags & wire.OPEN_KILL_SUIDGID:
-        await vfs.drop_privileges(request.node)
-    return (open_out(await vfs.open(request.node, flags, caller_of(request))),)
+        await vfs.files.drop_privileges(request.node)
+    return (open_out(await vfs.files.open(request.node, flags, caller_of(request))),)
 
 
 async def _create(vfs: Vfs, request: Request) -> Answer:
     flags, mode, name = create_fields(request)
-    entry, opened = await vfs.create(request.node, name, mode, flags, caller_of(request))
+    entry, opened = await vfs.files.create(request.node, name, mode, flags, caller_of(request))
     return (wire.pack_entry_out(entry), open_out(opened))
 
 
@@ -147,13 +147,13 @@ def open_out(opened: OpenOut) -> bytes:
 async def _read(vfs: Vfs, request: Request) -> Answer:
     handle, offset, size_bytes, *_ = wire.READ_IN.unpack_from(request.body)
     if not handle:
-        return (await vfs.read_unopened(request.node, offset, size_bytes),)
-    return (await vfs.read(handle, offset, size_bytes),)
+        return (await vfs.files.read_unopened(request.node, offset, size_bytes),)
+    return (await vfs.files.read(handle, offset, size_bytes),)
 
 
 async def _write(vfs: Vfs, request: Request) -> Answer:
     handle, offset, data, flags = write_fields(request)
-    written = await vfs.write(
+    written = await vfs.files.write(
         handle,
         offset,
         data,
@@ -171,7 +171,7 @@ def write_fields(request: Request) -> tuple[int, int, memoryview, int]:
 
 async def _fallocate(vfs: Vfs, request: Request) -> Answer:
     handle, offset, length, mode, _ = wire.FALLOCATE_IN.unpack_from(request.body)
-    await vfs.fallocate(handle, mode, offset, length)
+    await vfs.files.fallocate(handle, mode, offset, length)
     return NO_BODY
 
 
@@ -180,28 +180,28 @@ async def _lseek(vfs: Vfs, request: Request) -> Answer:
     if not handle:
         # A mount without open: the kernel then takes the whole file for data.
         raise OSError(errno.ENOSYS, "no lseek")
-    return (wire.LSEEK_OUT.pack(await vfs.lseek(handle, offset, whence)),)
+    return (wire.LSEEK_OUT.pack(await vfs.files.lseek(handle, offset, whence)),)
 
 
 async def _copy_file_range(vfs: Vfs, request: Request) -> Answer:
     source, source_offset, _, handle, offset, length, _ = wire.COPY_FILE_RANGE_IN.unpack_from(request.body)
-    copied = await vfs.copy_file_range(source, source_offset, handle, offset, length)
+    copied = await vfs.files.copy_file_range(source, source_offset, handle, offset, length)
     return (wire.WRITE_OUT.pack(copied, 0),)
 
 
 async def _flush(vfs: Vfs, request: Request) -> Answer:
-    await vfs.flush(wire.FLUSH_IN.unpack_from(request.body)[0])
+    await vfs.files.flush(wire.FLUSH_IN.unpack_from(request.body)[0])
     return NO_BODY
 
 
 async def _fsync(vfs: Vfs, request: Request) -> Answer:
     handle, flags, _ = wire.FSYNC_IN.unpack_from(request.body)
-    await vfs.fsync(handle, data_only=bool(flags & wire.FSYNC_DATA_ONLY))
+    await vfs.files.fsync(handle, data_only=bool(flags & wire.FSYNC_DATA_ONLY))
     return NO_BODY
 
 
 async def _release(vfs: Vfs, request: Request) -> Answer:
-    await vfs.release(wire.RELEASE_IN.unpack_from(request.body)[0])
+    await vfs.files.release(wire.RELEASE_IN.unpack_from(request.body)[0])
     return NO_BODY
 
 

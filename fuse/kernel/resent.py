@@ -29,19 +29,19 @@ from tiercache.fuse.vfs import Vfs
 
 async def _open(vfs: Vfs, request: Request) -> Answer:
     """A handle that was made is the answer: the kernel would never release it if a second one was told."""
-    made = await vfs.answered(wire.number_of(request))
+    made = await vfs.files.answered(wire.number_of(request))
     return await HANDLERS[Opcode.OPEN](vfs, request) if made is None else (open_out(made[1]),)
 
 
 async def _create(vfs: Vfs, request: Request) -> Answer:
     """The same. A file that is there already is the one that was made: the kernel had asked before, and holds the
     directory against all others on this machine until the answer."""
-    made = await vfs.answered(wire.number_of(request))
+    made = await vfs.files.answered(wire.number_of(request))
     if made is not None:
         return (wire.pack_entry_out(made[0]), open_out(made[1]))
     flags, mode, _, _ = wire.CREATE_IN.unpack_from(request.body)
     name = wire.c_string(request.body, wire.CREATE_IN.size)
-    entry, opened = await vfs.create(request.node, name, mode, flags & ~os.O_EXCL, caller_of(request))
+    entry, opened = await vfs.files.create(request.node, name, mode, flags & ~os.O_EXCL, caller_of(request))
     return (wire.pack_entry_out(entry), open_out(opened))
 
 
@@ -92,7 +92,7 @@ async def _rename2(vfs: Vfs, request: Request) -> Answer:
 async def _write(vfs: Vfs, request: Request) -> Answer:
     """At its offset a write is the same twice; an appended one would be there twice."""
     handle, offset, data, flags = write_fields(request)
-    if not flags & wire.WRITE_FROM_PAGES and vfs.was_appended(handle, offset, data):
+    if not flags & wire.WRITE_FROM_PAGES and vfs.files.was_appended(handle, offset, data):
         return (wire.WRITE_OUT.pack(len(data), 0),)
     return await HANDLERS[Opcode.WRITE](vfs, request)
 
@@ -100,7 +100,7 @@ async def _write(vfs: Vfs, request: Request) -> Answer:
 async def _release(vfs: Vfs, request: Request) -> Answer:
     """A handle that is gone was released by the first try."""
     handle = wire.RELEASE_IN.unpack_from(request.body)[0]
-    return await HANDLERS[Opcode.RELEASE](vfs, request) if vfs.is_open(handle) else NO_BODY
+    return await HANDLERS[Opcode.RELEASE](vfs, request) if vfs.files.is_open(handle) else NO_BODY
 
 
 async def _setxattr(vfs: Vfs, request: Request) -> Answer:

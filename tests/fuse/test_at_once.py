@@ -55,17 +55,17 @@ async def is_absent(vfs: Vfs, name: bytes) -> bool:
 def test_a_file_that_is_known_to_be_absent_is_made_written_and_closed_at_once(ground: Ground, profile: str) -> None:
     async def scenario(vfs: Vfs, ground: Ground) -> None:
         assert await is_absent(vfs, b"new")
-        made = vfs.create_now(ROOT_NODE, b"new", 0o640, NEW, ME)
+        made = vfs.files.create_now(ROOT_NODE, b"new", 0o640, NEW, ME)
         assert made is not None
         entry, opened = made
         assert (entry.attr.uid, entry.attr.gid, entry.attr.mode & 0o7777) == (ME.uid, ME.gid, 0o640)
-        assert await vfs.write(opened.handle, 0, b"bytes") == 5
-        assert vfs.release_now(opened.handle)
+        assert await vfs.files.write(opened.handle, 0, b"bytes") == 5
+        assert vfs.files.release_now(opened.handle)
         assert (await vfs.getattr(entry.attr.node)).size_bytes == 5
-        again = vfs.open_now(entry.attr.node, ME)
+        again = vfs.files.open_now(entry.attr.node, ME)
         assert again is not None
-        assert bytes(await vfs.read(again.handle, 0, 9)) == b"bytes"
-        assert vfs.release_now(again.handle)
+        assert bytes(await vfs.files.read(again.handle, 0, 9)) == b"bytes"
+        assert vfs.files.release_now(again.handle)
 
     on(ground, scenario, profile)
 
@@ -76,10 +76,10 @@ def test_what_was_closed_at_once_goes_up(ground: Ground) -> None:
             root = await namespace.root(ground.root)
             vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
             assert await is_absent(vfs, b"new")
-            made = vfs.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
             assert made is not None
-            await vfs.write(made[1].handle, 0, b"bytes")
-            assert vfs.release_now(made[1].handle)
+            await vfs.files.write(made[1].handle, 0, b"bytes")
+            assert vfs.files.release_now(made[1].handle)
             assert [record.state for record in engine.journal.records()] == [StagedState.SEALED]
             assert not (await engine.writeback.drain(30)).left
 
@@ -92,10 +92,10 @@ def test_a_name_that_is_unknown_or_there_has_to_wait(ground: Ground) -> None:
     ground.put("there", b"x")
 
     async def scenario(vfs: Vfs, ground: Ground) -> None:
-        assert vfs.create_now(ROOT_NODE, b"unknown", 0o600, NEW, ME) is None
+        assert vfs.files.create_now(ROOT_NODE, b"unknown", 0o600, NEW, ME) is None
         await vfs.lookup(ROOT_NODE, b"there")
-        assert vfs.create_now(ROOT_NODE, b"there", 0o600, NEW, ME) is None
-        assert vfs.create_now(ROOT_NODE, b"there", 0o600, NEW | os.O_EXCL, ME) is None
+        assert vfs.files.create_now(ROOT_NODE, b"there", 0o600, NEW, ME) is None
+        assert vfs.files.create_now(ROOT_NODE, b"there", 0o600, NEW | os.O_EXCL, ME) is None
         assert not await is_absent(vfs, b"there")
 
     on(ground, scenario)
@@ -108,14 +108,14 @@ def test_whoever_holds_the_name_is_waited_for(ground: Ground) -> None:
             vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
             assert await is_absent(vfs, b"new")
             async with namespace.tree.hold(ground.key("new")):
-                assert vfs.create_now(ROOT_NODE, b"new", 0o600, NEW, ME) is None
-            made = vfs.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+                assert vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME) is None
+            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
             assert made is not None
             async with namespace.tree.hold(ground.root):
-                assert not vfs.release_now(made[1].handle)
+                assert not vfs.files.release_now(made[1].handle)
             # It is open as before.
-            assert await vfs.write(made[1].handle, 0, b"more") == 4
-            assert vfs.release_now(made[1].handle)
+            assert await vfs.files.write(made[1].handle, 0, b"more") == 4
+            assert vfs.files.release_now(made[1].handle)
             assert not (await engine.writeback.drain(30)).left
 
     run(body)
@@ -128,11 +128,11 @@ def test_a_file_without_a_name_is_closed_at_once_and_leaves_nothing(ground: Grou
             root = await namespace.root(ground.root)
             vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
             assert await is_absent(vfs, b"new")
-            made = vfs.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
             assert made is not None
-            await vfs.write(made[1].handle, 0, b"bytes")
+            await vfs.files.write(made[1].handle, 0, b"bytes")
             await vfs.unlink(ROOT_NODE, b"new")
-            assert vfs.release_now(made[1].handle)
+            assert vfs.files.release_now(made[1].handle)
             assert engine.staging.used_bytes == 0
 
     run(body)
@@ -145,14 +145,14 @@ def test_a_file_of_two_writers_is_sealed_by_the_last(ground: Ground) -> None:
             root = await namespace.root(ground.root)
             vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
             assert await is_absent(vfs, b"new")
-            made = vfs.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
             assert made is not None
-            second = await vfs.open(made[0].attr.node, os.O_WRONLY, ME)
-            await vfs.write(made[1].handle, 0, b"one")
-            assert vfs.release_now(made[1].handle)
+            second = await vfs.files.open(made[0].attr.node, os.O_WRONLY, ME)
+            await vfs.files.write(made[1].handle, 0, b"one")
+            assert vfs.files.release_now(made[1].handle)
             assert [record.state for record in engine.journal.records()] == [StagedState.STAGED]
-            await vfs.write(second.handle, 3, b"two")
-            assert vfs.release_now(second.handle)
+            await vfs.files.write(second.handle, 3, b"two")
+            assert vfs.files.release_now(second.handle)
             assert [record.state for record in engine.journal.records()] == [StagedState.SEALED]
 
     run(body)
@@ -162,6 +162,6 @@ def test_a_read_only_mount_makes_nothing(ground: Ground) -> None:
     async def scenario(vfs: Vfs, ground: Ground) -> None:
         assert await is_absent(vfs, b"new")
         with pytest.raises(ReadOnly):
-            vfs.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+            vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
 
     on(ground, scenario, options=MountOptions(read_only=True))

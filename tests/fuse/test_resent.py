@@ -50,7 +50,7 @@ class Engines:
     def replace(self) -> None:
         self._estate = Estate(os.dup(self._estate.descriptor))
         self.vfs = self._make(self._estate)
-        self.vfs.take_over()
+        self.vfs.files.take_over()
 
     async def again(self, request: Request) -> Answer:
         """The next engine gets it once more."""
@@ -118,7 +118,7 @@ def test_a_create_that_was_done_but_for_its_handle_opens_the_file(ground: Ground
     async def scenario(engines: Engines, ground: Ground) -> None:
         request = engines.request(Opcode.CREATE, CREATE)
         first = await engines.answer(request)
-        await engines.vfs.release(handle_of(first))
+        await engines.vfs.files.release(handle_of(first))
         second = await engines.again(request)
         assert node_of(second) == node_of(first)
         assert handle_of(second) != handle_of(first)
@@ -241,9 +241,9 @@ def test_what_was_appended_is_there_once(ground: Ground) -> None:
         await engines.answer(write(0, b"xx"))
         assert await engines.twice(write(2, b"xx")) == ((wire.WRITE_OUT.pack(2, 0),),) * 2
         await engines.again(write(4, b"xx"))  # the first try did not come to it
-        await engines.vfs.flush(handle)
-        opened = await engines.vfs.open(node_of(made), os.O_RDONLY, ROOT)
-        assert bytes(await engines.vfs.read(opened.handle, 0, 100)) == b"xxxxxx"
+        await engines.vfs.files.flush(handle)
+        opened = await engines.vfs.files.open(node_of(made), os.O_RDONLY, ROOT)
+        assert bytes(await engines.vfs.files.read(opened.handle, 0, 100)) == b"xxxxxx"
 
     on(ground, scenario)
 
@@ -252,7 +252,7 @@ def test_a_release_that_was_done_is_done(ground: Ground) -> None:
     async def scenario(engines: Engines, ground: Ground) -> None:
         made = await engines.answer(engines.request(Opcode.CREATE, CREATE))
         await engines.twice(engines.request(Opcode.RELEASE, wire.RELEASE_IN.pack(handle_of(made), 0, 0, 0)))
-        assert not engines.vfs.is_open(handle_of(made))
+        assert not engines.vfs.files.is_open(handle_of(made))
 
     on(ground, scenario)
 

@@ -58,18 +58,18 @@ def test_the_root_is_node_1_and_its_own_parent(ground: Ground) -> None:
 
 def test_a_file_is_made_written_and_read_by_handle(ground: Ground) -> None:
     async def scenario(vfs: Vfs, ground: Ground) -> None:
-        entry, opened = await vfs.create(ROOT_NODE, b"file", 0o640, os.O_RDWR | os.O_CREAT, ME)
-        assert await vfs.write(opened.handle, 0, b"0123456789") == 10
-        assert bytes(await vfs.read(opened.handle, 3, 4)) == b"3456"
+        entry, opened = await vfs.files.create(ROOT_NODE, b"file", 0o640, os.O_RDWR | os.O_CREAT, ME)
+        assert await vfs.files.write(opened.handle, 0, b"0123456789") == 10
+        assert bytes(await vfs.files.read(opened.handle, 3, 4)) == b"3456"
         assert (await vfs.getattr(entry.attr.node)).size_bytes == 10
-        await vfs.flush(opened.handle)
-        await vfs.release(opened.handle)
+        await vfs.files.flush(opened.handle)
+        await vfs.files.release(opened.handle)
         with pytest.raises(InvalidArgument):
-            await vfs.read(opened.handle, 0, 1)
-        again = await vfs.open(entry.attr.node, os.O_RDONLY, ME)
+            await vfs.files.read(opened.handle, 0, 1)
+        again = await vfs.files.open(entry.attr.node, os.O_RDONLY, ME)
         assert again.keep_cache
         assert again.handle != opened.handle
-        await vfs.release(again.handle)
+        await vfs.files.release(again.handle)
 
     on(ground, scenario)
 
@@ -119,8 +119,8 @@ def test_a_read_only_mount_refuses_before_it_asks(ground: Ground) -> None:
             vfs.mkdir(ROOT_NODE, b"d", 0o755, ME),
             vfs.unlink(ROOT_NODE, b"missing"),
             vfs.setattr(ROOT_NODE, mode=0o700),
-            vfs.open(ROOT_NODE, os.O_WRONLY, ME),
-            vfs.open(ROOT_NODE, os.O_RDONLY | os.O_TRUNC, ME),
+            vfs.files.open(ROOT_NODE, os.O_WRONLY, ME),
+            vfs.files.open(ROOT_NODE, os.O_RDONLY | os.O_TRUNC, ME),
         ):
             with pytest.raises(ReadOnly):
                 await call
@@ -132,10 +132,10 @@ def test_only_changes_by_others_are_noticed(ground: Ground) -> None:
     async def scenario(vfs: Vfs, ground: Ground) -> None:
         changes: list[Change] = []
         vfs.notices.send = changes.append
-        entry, opened = await vfs.create(ROOT_NODE, b"mine", 0o640, os.O_RDWR | os.O_CREAT, ME)
-        await vfs.write(opened.handle, 0, b"x")
-        await vfs.flush(opened.handle)
-        await vfs.release(opened.handle)
+        entry, opened = await vfs.files.create(ROOT_NODE, b"mine", 0o640, os.O_RDWR | os.O_CREAT, ME)
+        await vfs.files.write(opened.handle, 0, b"x")
+        await vfs.files.flush(opened.handle)
+        await vfs.files.release(opened.handle)
         await vfs.rename(ROOT_NODE, b"mine", ROOT_NODE, b"renamed")
         assert changes == []
         vfs.note_change(ground.key("renamed"), entry.attr.node)
@@ -156,27 +156,27 @@ def test_the_first_write_to_a_clean_file_is_no_change_by_others(ground: Ground) 
         changes: list[Change] = []
         vfs.notices.send = changes.append
         node = (await vfs.lookup(ROOT_NODE, b"clean")).attr.node
-        writer = await vfs.open(node, os.O_RDWR, ME)
-        await vfs.write(writer.handle, 0, b"x")
-        reader = await vfs.open(node, os.O_RDONLY, ME)
+        writer = await vfs.files.open(node, os.O_RDWR, ME)
+        await vfs.files.write(writer.handle, 0, b"x")
+        reader = await vfs.files.open(node, os.O_RDONLY, ME)
         assert (reader.keep_cache, reader.direct_io) == (True, False)
         assert changes == []
         for opened in (writer, reader):
-            await vfs.flush(opened.handle)
-            await vfs.release(opened.handle)
+            await vfs.files.flush(opened.handle)
+            await vfs.files.release(opened.handle)
 
     on(ground, scenario)
 
 
 def test_what_is_still_open_when_the_mount_ends_is_closed_and_kept(ground: Ground) -> None:
     async def scenario(vfs: Vfs, ground: Ground) -> None:
-        _, opened = await vfs.create(ROOT_NODE, b"file", 0o640, os.O_RDWR | os.O_CREAT, ME)
-        await vfs.write(opened.handle, 0, b"written")
-        await vfs.close()
+        _, opened = await vfs.files.create(ROOT_NODE, b"file", 0o640, os.O_RDWR | os.O_CREAT, ME)
+        await vfs.files.write(opened.handle, 0, b"written")
+        await vfs.files.close()
         with pytest.raises(InvalidArgument):
-            await vfs.write(opened.handle, 7, b" late")
-        again = await vfs.open((await vfs.lookup(ROOT_NODE, b"file")).attr.node, os.O_RDONLY, ME)
-        assert bytes(await vfs.read(again.handle, 0, 100)) == b"written"
-        await vfs.release(again.handle)
+            await vfs.files.write(opened.handle, 7, b" late")
+        again = await vfs.files.open((await vfs.lookup(ROOT_NODE, b"file")).attr.node, os.O_RDONLY, ME)
+        assert bytes(await vfs.files.read(again.handle, 0, 100)) == b"written"
+        await vfs.files.release(again.handle)
 
     on(ground, scenario)
