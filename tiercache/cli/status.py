@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Column, Table
@@ -15,6 +15,9 @@ from tiercache.units import format_count, format_duration, format_size
 
 DIRTY_SHOWN_MAX = 20
 
+WIDTH_MAX = 10_000
+"""A table is as wide as what is in it."""
+
 
 def print_json(answer: dict[str, Any]) -> None:
     """Plain JSON, for programs."""
@@ -22,9 +25,9 @@ def print_json(answer: dict[str, Any]) -> None:
 
 
 def print_engine(status: dict[str, Any]) -> None:
-    """Tables for people."""
+    """Tables for people. Nothing is cut off, however narrow the terminal is: long lines go on below."""
     engine = status["engine"]
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=WIDTH_MAX)
     console.print(
         f"engine  pid {engine['pid']}, up {format_duration(engine['uptime_s'])}, version {engine['version']}, "
         f"{escape(str(engine['cache_dir']))}"
@@ -33,13 +36,10 @@ def print_engine(status: dict[str, Any]) -> None:
         console.print("        no supervisor: the mounts would end with a crash of the engine")
     elif engine["restarts"]:
         console.print(f"        replaced {format_count(engine['restarts'], 'time')}, see its engine.log")
-    parts: list[Any] = [_tiers(status)]
+    parts: list[Any] = ["", _tiers(status), ""]
     if status["mounts"]:
-        parts.append(_mounts(status["mounts"]))
-    parts.append(_dirty_line(status))
-    if status["dirty"]["list"]:
-        parts.append(_dirty(status["dirty"]))
-    console.print(Group(*parts))
+        parts += [_mounts(status["mounts"]), ""]
+    console.print(Group(*parts, _dirty_line(status), *_dirty(status["dirty"])))
 
 
 def _tiers(status: dict[str, Any]) -> Table:
@@ -64,12 +64,10 @@ def _tiers(status: dict[str, Any]) -> Table:
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:
-    table = _table("mount point", "origin", "profile", "driver", "")
+    table = _table("mount point", "profile", "driver", "", "origin")
     for mount in mounts:
-        table.add_row(
-            *map(Text, (mount["mountpoint"], mount["url"], mount["profile"], mount["driver"])),
-            "ro" if mount["read_only"] else "",
-        )
+        access = "ro" if mount["read_only"] else "rw"
+        table.add_row(*map(Text, (mount["mountpoint"], mount["profile"], mount["driver"], access, mount["url"])))
     return table
 
 
@@ -84,21 +82,20 @@ def _dirty_line(status: dict[str, Any]) -> Text:
     )
 
 
-def _dirty(dirty: dict[str, Any]) -> Table:
-    table = _table("dirty file", "state", _right("size"), _right("sent"), _right("attempts"), "last error")
+def _dirty(dirty: dict[str, Any]) -> Iterator[Text]:
+    """No table: a path and an error are as long as they are, and would push the rest out of sight."""
     for file in dirty["list"][:DIRTY_SHOWN_MAX]:
-        sent = f"{file['sent_bytes'] / file['size_bytes']:.0%}" if file["size_bytes"] else "–"
-        table.add_row(
-            Text(file["path"]),
-            file["state"],
-            format_size(file["size_bytes"]),
-            sent,
-            str(file["attempts"]),
-            Text(file["last_error"]),
-        )
+        facts = [file["state"], format_size(file["size_bytes"])]
+        if file["size_bytes"]:
+            facts.append(f"{file['sent_bytes'] / file['size_bytes']:.0%} sent")
+        if file["attempts"]:
+            facts.append(format_count(file["attempts"], "attempt"))
+        yield Text(file["path"])
+        yield Text(f"        {', '.join(facts)}")
+        if file["last_error"]:
+            yield Text(f"        last error: {file['last_error']}")
     if dirty["files"] > DIRTY_SHOWN_MAX:
-        table.add_row(f"and {dirty['files'] - DIRTY_SHOWN_MAX} more", "", "", "", "", "")
-    return table
+        yield Text(f"and {dirty['files'] - DIRTY_SHOWN_MAX} more")
 
 
 _IO = {
@@ -135,7 +132,7 @@ def print_path(file: dict[str, Any]) -> None:
 
 def _table(*headers: Column | str) -> Table:
     columns = [Column(header, no_wrap=True) if isinstance(header, str) else header for header in headers]
-    return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def _right(header: str) -> Column:
