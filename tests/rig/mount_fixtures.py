@@ -10,6 +10,7 @@ import pytest
 
 from rig.mounts import (
     BUCKET,
+    WATCHDOG_S,
     EngineProcess,
     Mounted,
     Source,
@@ -65,11 +66,13 @@ def driver(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def mountpoint(tmp_path: Path) -> Iterator[Path]:
+def mountpoint(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A directory to mount at; whatever is mounted there at the end is taken away, and the test fails."""
     path = tmp_path / "mount"
     path.mkdir()
-    with Watchdog(path) as watchdog:
+    # A test with a timeout of its own has much to do. The abort comes first: what hangs in a mount cannot be ended.
+    own = request.node.get_closest_marker("timeout")
+    with Watchdog(path, limit_s=own.args[0] / 2 if own else WATCHDOG_S) as watchdog:
         yield path
     left = is_mounted(path)
     clean_up(path)
