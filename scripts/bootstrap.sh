@@ -105,7 +105,9 @@ main() {
     # Extras that are there already are named again, so that pip keeps all their bounds together.
     extras=$( { tail -n +2 "$stamp.new"; tr ',' '\n' <<< "$extras"; } | sort -u | paste -sd,)
     say "installing tiercache-fs[$extras]; this takes a few minutes the first time"
-    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off -e ".[$extras]" >&2
+    # Warnings: setuptools warns of every editable installation, in fifteen lines.
+    PYTHONWARNINGS=ignore "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
+        -e ".[$extras]" >&2
     { echo "$print"; tr ',' '\n' <<< "$extras"; } > "$stamp.new"
     mv "$stamp.new" "$stamp"
 }
