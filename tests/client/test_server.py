@@ -14,6 +14,7 @@ import pytest
 from rig.engines import PATIENCE_S, HttpOrigin, attached_client, small_config
 from tiercache import ipc
 from tiercache.client import Client
+from tiercache.client.connection import Connection
 from tiercache.errors import EngineUnreachable
 
 
@@ -192,8 +193,17 @@ def test_clients_over_the_limit_are_told_so(tmp_path: Path) -> None:
     with attached_client(config) as client:
         client.status()
         second = Peer(client)
-        second.ask(1, "status")
         other = Client(config)
-        with pytest.raises(EngineUnreachable, match=r"has 2 clients already: raise engine.max_clients"):
-            other.status()
-        second.socket.close()
+        with second.socket:
+            second.ask(1, "status")
+            with pytest.raises(EngineUnreachable, match=r"has 2 clients already: raise engine.max_clients"):
+                other.status()
+
+
+def test_a_refusal_is_told_also_when_the_engine_closes_before_the_client_has_spoken(tmp_path: Path) -> None:
+    ours, engines = socket.socketpair()
+    with ours:
+        with engines:
+            engines.sendall(ipc.pack(ipc.error_frame(ipc.NOTICE, EngineUnreachable("it has 2 clients already"))))
+        with pytest.raises(EngineUnreachable, match=r"^it has 2 clients already$"):
+            Connection(ours, tmp_path, PATIENCE_S)

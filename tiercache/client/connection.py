@@ -94,8 +94,11 @@ class Connection:
         frame = ipc.pack({"id": self._last_id, "op": op, **arguments})
         try:
             self._sock.sendall(frame)
-        except (BrokenPipeError, ConnectionError) as error:
-            self.close()
+        except ConnectionError as error:
+            try:
+                self._check_last_words()
+            finally:
+                self.close()
             raise NotSent(f"the engine of {self._cache_dir} has ended") from error
         except OSError as error:
             self.close()
@@ -138,6 +141,12 @@ class Connection:
         # An error that belongs to no request is about the connection (too many clients).
         if message["id"] == ipc.NOTICE and "error" in message:
             raise ipc.error_of(message)
+
+    def _check_last_words(self) -> None:
+        # Whom the engine refuses, it tells so and closes, which may be before the client has sent anything.
+        with suppress(ConnectionLost):
+            while True:
+                self._check_refusal(self._next_message())
 
     def _next_message(self) -> Message:
         while True:
