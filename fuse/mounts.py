@@ -156,10 +156,12 @@ async def serve_mount(
     chosen = options_for(namespace.profile, options or {}, read_only=read_only)
     if legacy is None:
         path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
-        root_inode = await _root_inode(namespace, root_key)
+        root_inode = await _root_inode(namespace, root_key)  # shown from now on
         estate = Estate.create() if succession is not None and chosen.driver != "pyfuse3" else None
     else:
         path, root_inode, estate = legacy.path, legacy.root_inode, legacy.estate
+        namespace.tree.show(root_key, unasked=True)
+    left = False
     vfs = Vfs(namespace, root_key, root_inode=root_inode, options=chosen, estate=estate)
     try:
         driver = await trio.to_thread.run_sync(_driver, vfs, path, engine)
@@ -175,6 +177,8 @@ async def serve_mount(
                 with trio.CancelScope(shield=True):
                     await _end(vfs, driver, path, succession)
     finally:
+        if not left:
+            namespace.tree.hide(root_key)
         if estate is not None:
             estate.close()
 
@@ -297,6 +301,7 @@ async def _root_inode(namespace: Namespace, root_key: Key) -> int:
     except TierCacheError as error:
         raise MountError(f"cannot be mounted: {error}") from error
     if root.kind is not Kind.DIRECTORY:
+        namespace.tree.hide(root_key)
         raise MountError(f"{show(root_key)}: is a file, and only a directory can be mounted; mount the directory above")
     return root.inode
 

@@ -39,6 +39,36 @@ def test_aws_variables_and_a_mounted_bucket(
     assert s3_bucket.get("prefix/new") == b"new"
 
 
+def test_a_mounted_prefix_without_objects_is_seen_by_its_mount_alone(
+    tiercache: Command, s3_bucket: Bucket, mountpoint: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Until something is made in it."""
+    above = tmp_path / "above"
+    above.mkdir()
+    s3_bucket.put("other", b"other")
+    environment["TIERCACHE_PROFILES__GENERAL__TTL_S"] = "1h"  # what is remembered would be seen
+    tiercache.good(*tiercache.here("mount", s3_bucket.url, above), **environment)
+    assert os.listdir(above) == ["other"]
+    tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/no/such", mountpoint), **environment)
+    for _ in range(2):
+        assert os.listdir(mountpoint) == []
+        assert os.listdir(above) == ["other"]
+    tiercache.good(*tiercache.here("restart"), **environment)
+    assert os.listdir(above) == ["other"]
+    assert os.listdir(mountpoint) == []
+    tiercache.good(*tiercache.here("umount", mountpoint), **environment)
+    assert os.listdir(above) == ["other"]
+    assert not (above / "no" / "such").exists()
+    tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/no/such", mountpoint), **environment)
+    (mountpoint / "new").write_bytes(b"new")
+    assert sorted(os.listdir(above)) == ["no", "other"]
+    assert os.listdir(above / "no") == ["such"]
+    assert (above / "no" / "such" / "new").read_bytes() == b"new"
+    tiercache.good(*tiercache.here("umount", mountpoint), **environment)
+    tiercache.good(*tiercache.here("umount", above), **environment)
+    assert s3_bucket.keys() == ["no/such/new", "other"]
+
+
 def test_an_engine_that_was_started_without_credentials_uses_the_callers(
     tiercache: Command, origin: Path, s3_bucket: Bucket, environment: dict[str, str]
 ) -> None:

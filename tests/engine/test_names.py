@@ -128,6 +128,33 @@ def test_a_file_that_is_removed_for_want_of_room_needs_none(s3_ground: Ground) -
     run(scenario)
 
 
+def test_a_mounted_prefix_without_objects_is_for_its_mount_alone(s3_ground: Ground) -> None:
+    """With names that are believed for ever, so that only our own bookkeeping hides it."""
+    ground = s3_ground
+    ground.put("a", b"1")
+    root = ground.key("no/such")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf", "negative_ttl_s": 5}}) as (_, names):
+            assert await listed(names, ground.root) == ["a"]
+            mounted = await names.root(root)
+            for _ in range(2):
+                assert await listed(names, ground.root) == ["a"]
+                assert await listed(names, root) == []
+                assert (await names.getattr(mounted.inode)).kind is Kind.DIRECTORY
+                assert [key for key, _ in await names.walk(ground.root)] == [ground.key("a")]
+            names.tree.hide(root)
+            assert await listed(names, ground.root) == ["a"]
+            with pytest.raises(Absent):
+                await names.lookup(root)
+            await names.root(root)
+            await write_file(names, ground.key("no/such/new"), b"2")
+            assert await listed(names, ground.root) == ["a", "no"]
+            assert await listed(names, ground.key("no")) == ["such"]
+
+    run(scenario)
+
+
 def test_a_directory_with_only_staged_files_exists(ground: Ground) -> None:
     async def scenario() -> None:
         profiles = {"general": {"ttl_s": 0, "negative_ttl_s": 0, "upload": False}}

@@ -82,7 +82,6 @@ class Mounts:
         if mountpoint in self._mounts:
             raise MountError(f"{mountpoint}: {self._mounts[mountpoint].url} is mounted there already")
         namespace, root = await self._engine.attach(url, client, options, profile)
-        await namespace.root(root)
         settings = {
             "client": client,
             "options": options or {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tiercache.config import Profile
@@ -95,6 +96,7 @@ class Names:
             return old
         if stat is None:
             return self._remember_absence(key, old, at_ns)
+        tree.hollow.discard(key)
         entry = self._entry_of(stat, old, at_ns)
         tree.put(key, entry)
         if old is not None and old.kind is not Kind.ABSENT and _is_another(old, entry):
@@ -113,12 +115,21 @@ class Names:
             kept = old if old is not None and old.kind is Kind.DIRECTORY else None
             inode = tree.inode_for(old, Kind.DIRECTORY)
             entry = kept._replace(checked_ns=at_ns) if kept else directory_entry(inode, at_ns, known=True)
+            if key and not tree.made_here(key):
+                return self._remember_mounted(key, entry)
             return tree.put(key, entry)
         entry = tree.put(key, absent_entry(at_ns))
         if old is not None and old.kind is not Kind.ABSENT:
             tree.replaced(key, old)
             tree.changed(key, old.inode)
         return entry
+
+    def _remember_mounted(self, key: Key, entry: Entry) -> Entry:
+        """Nobody but the mount is to know of it: the directories above it are not there, and no listing tells."""
+        tree = self._tree
+        tree.hollow.add(key)
+        tree.catalog.forget_listing(tree.origin_id, parent_of(key))
+        return tree.put(key, entry)
 
     def _inode_of(self, stat: ObjectStat, old: Entry | None) -> int:
         tree = self._tree
@@ -191,10 +202,10 @@ class Names:
         # Changes keep coming faster than the origin lists: use an answer, let what we know of each name win, and
         # remember nothing.
         stats = await self._list_origin(directory)
-        children = dict(tree.catalog.children(tree.origin_id, directory))
-        for name, entry in self._entries(directory, stats, listed_ns):
-            children.setdefault(name, entry)
-        return sorted(children.items())
+        entries = self._entries(directory, stats, listed_ns)
+        mounted = self._only_mounted(directory, entries)
+        children = dict(entries) | dict(tree.catalog.children(tree.origin_id, directory))
+        return sorted((name, entry) for name, entry in children.items() if name not in mounted)
 
     async def _list_origin(self, directory: Key) -> list[ObjectStat]:
         tree = self._tree
@@ -230,7 +241,8 @@ class Names:
     def _directories_only_here(self, directory: Key) -> set[bytes]:
         tree = self._tree
         names = set()
-        for key in (*tree.staged_below, *tree.kept_directories):
+        made = [key for key in tree.mounted if key not in tree.hollow]  # the origin has it, or will have
+        for key in (*tree.staged_below, *tree.kept_directories, *made):
             if key and key != directory and parent_of(key) == directory:
                 names.add(child_name(key, directory))
         return names
@@ -244,9 +256,12 @@ class Names:
             entries = [(n, e._replace(checked_ns=0) if e.kind is Kind.DIRECTORY else e) for n, e in entries]
         before = dict(tree.catalog.children(tree.origin_id, directory))
         self._misses.listed(directory, len(entries))
-        stored = tree.catalog.put_listing(tree.origin_id, directory, entries, listed_ns)
+        stored = self._put_listing(directory, entries, listed_ns)
         after = dict(stored)
+        mounted = self._only_mounted(directory, entries)
         for name, old in before.items():
+            if name in mounted:
+                continue
             new = after.get(name)
             if new is None or _is_another(old, new):
                 tree.superseded(old)
@@ -254,6 +269,33 @@ class Names:
                 for listener in tree.listeners:
                     listener(join(directory, name), old.inode)
         return stored
+
+    def _put_listing(
+        self, directory: Key, entries: Sequence[tuple[bytes, Entry]], listed_ns: int
+    ) -> list[tuple[bytes, Entry]]:
+        """Remember a listing, unless a mount shows what is not in it: its entry stays, and the listing is asked for
+        again each time."""
+        tree = self._tree
+        mounted = self._only_mounted(directory, entries)
+        stored = tree.catalog.put_listing(tree.origin_id, directory, [*entries, *mounted.items()], listed_ns)
+        if not mounted:
+            return stored
+        tree.catalog.forget_listing(tree.origin_id, directory)
+        return [(name, entry) for name, entry in stored if name not in mounted]
+
+    def _only_mounted(self, directory: Key, entries: Sequence[tuple[bytes, Entry]]) -> dict[bytes, Entry]:
+        """Directories in it that stand for their mounts alone."""
+        tree = self._tree
+        found: dict[bytes, Entry] = {}
+        for key in tree.hollow:
+            if key and parent_of(key) == directory:
+                entry = tree.entry(key)
+                if entry is not None and entry.kind is Kind.DIRECTORY:
+                    found[child_name(key, directory)] = entry
+        if found:
+            for name, _ in entries:
+                found.pop(name, None)
+        return found
 
     async def walk(self, directory: Key) -> list[tuple[Key, Entry]]:
         """Everything below ``directory``, newest bytes first of all: one flat listing where the origin has one."""
@@ -319,7 +361,7 @@ class Names:
                     children.setdefault(key, {})
         with tree.catalog.batch():
             for parent, entries in children.items():
-                tree.catalog.put_listing(tree.origin_id, parent, entries.items(), listed_ns)
+                self._put_listing(parent, list(entries.items()), listed_ns)
 
     def _implied(self, directory: Key, at_ns: int) -> Entry:
         old = self._tree.entry(directory)

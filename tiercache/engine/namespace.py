@@ -82,14 +82,20 @@ class Namespace:
         return self._newest(await self.names.lookup(key))
 
     async def root(self, key: Key) -> Entry:
-        """The directory that a mount shows: on an object store a prefix without objects is an empty one."""
-        entry = await self.names.find(key)
-        if entry is None and not self.tree.can(Capability.EMPTY_DIRECTORIES):
-            await self.names.children(b"")  # an unknown bucket or a denied one is told here
-            self.tree.kept_directories.add(key)
-            entry = self.names.remember(key, None)
-        if entry is None:
-            raise Absent(f"{show(key)}: no such directory")
+        """The directory that a mount shows from now on, until ``Tree.hide``: an empty one for a prefix without
+        objects."""
+        self.tree.show(key)
+        try:
+            entry = await self.names.find(key)
+            if entry is None and key in self.tree.mounted:
+                entry = self.names.remember(key, None)  # a listing had told that it is not there
+            if entry is None:
+                raise Absent(f"{show(key)}: no such directory")
+            if key in self.tree.hollow:
+                await self.names.children(b"")  # an unknown bucket or a denied one is told here
+        except BaseException:
+            self.tree.hide(key)
+            raise
         return entry
 
     def known_inode(self, inode: int) -> Entry | None:

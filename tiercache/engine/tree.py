@@ -74,6 +74,13 @@ class Tree:
     marked_directories: set[Key] = field(default_factory=set)
     """Directories that have a marker on an object store, which we made."""
 
+    mounted: Counter[Key] = field(default_factory=Counter)
+    """How many mounts show a directory of an object store: for them it stands, empty, when the origin has nothing in
+    it. Nobody has made it then, and the listing of the directory above is not to tell of it; see ``Names``."""
+
+    hollow: set[Key] = field(default_factory=set)
+    """Those of them that the origin did not know when it was asked last, and in which nothing was made since."""
+
     generations: Counter[Key] = field(default_factory=Counter)
     """Bumped at each local change in a directory; see ``generation``."""
 
@@ -152,7 +159,7 @@ class Tree:
         self.catalog.put_entry(self.origin_id, key, entry)
         if old is not None and old.version != entry.version:
             self.superseded(old)
-        if entry.kind is not Kind.ABSENT:
+        if entry.kind is not Kind.ABSENT and key not in self.hollow:
             self._put_missing_parents(key)
         return entry
 
@@ -215,7 +222,10 @@ class Tree:
         for directory in ancestors(key):
             known = self.catalog.entry(self.origin_id, directory)
             if known is not None and known.kind is not Kind.ABSENT:
-                return
+                if directory not in self.mounted:
+                    return
+                self.hollow.discard(directory)  # and its own parents may not be known
+                continue
             # Unchecked, so that a lookup asks the origin; there at once for a listing that was made before.
             made = directory_entry(self.catalog.new_inode(), now_ns(), known=True)
             self.catalog.put_entry(self.origin_id, directory, made._replace(checked_ns=0))
@@ -278,7 +288,31 @@ class Tree:
 
     def exists_here(self, directory: Key) -> bool:
         """Whether we know of a directory that the origin may not know of."""
+        return self.made_here(directory) or directory in self.mounted
+
+    def made_here(self, directory: Key) -> bool:
+        """Whether it is one that others should see."""
         return directory in self.kept_directories or directory in self.staged_below
+
+    def show(self, directory: Key, *, unasked: bool = False) -> None:
+        """A mount shows it from now on. ``unasked``: nobody will look at once whether the origin has it."""
+        if not self.can(Capability.EMPTY_DIRECTORIES):
+            self.mounted[directory] += 1
+            if unasked:
+                self.hollow.add(directory)
+
+    def hide(self, directory: Key) -> None:
+        """The mount has ended: the origin is asked again whether the directory is there."""
+        if directory not in self.mounted:
+            return  # no need to: the origin keeps empty directories
+        self.mounted[directory] -= 1
+        if self.mounted[directory] <= 0:
+            del self.mounted[directory]
+            self.hollow.discard(directory)
+            known = self.catalog.entry(self.origin_id, directory)
+            if directory and known is not None and known.kind is Kind.DIRECTORY and not self.made_here(directory):
+                self.catalog.put_entry(self.origin_id, directory, known._replace(checked_ns=0))
+                self.catalog.forget_listing(self.origin_id, parent_of(directory))
 
 
 def ancestors(key: Key) -> Iterator[Key]:
