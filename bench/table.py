@@ -55,6 +55,11 @@ def _print_summary(console: Console, report: Report) -> None:
     console.print(table)
 
 
+def _stacked(title: str) -> str:
+    """A heading is not to make a column of short figures wide, or the figures are cut off where there is no room."""
+    return title if title.startswith("×") else title.replace(" ", "\n")
+
+
 def _print_phase(console: Console, workload: Workload, phase: Phase, rows: list[Row]) -> None:
     from rich import box
     from rich.table import Table
@@ -67,7 +72,8 @@ def _print_phase(console: Console, workload: Workload, phase: Phase, rows: list[
     for column in shown:
         left = column.title == "bytes came from"
         table.add_column(
-            column.title,
+            column.title if left else _stacked(column.title),
+            vertical="bottom",
             justify="left" if left else "right",
             no_wrap=not left,
             min_width=SOURCES_WIDTH if left else None,

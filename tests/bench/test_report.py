@@ -85,6 +85,7 @@ def test_the_table_has_a_line_for_each_target(report: Report) -> None:
     print_report(report, text)
     for row in report.rows:
         assert row.target.name in text.getvalue()
+    assert "…" not in text.getvalue()
     assert "100 ×" in text.getvalue()
     assert "RAM exceeds <the data>." in text.getvalue()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tiercache.bench.cli import QUICK_ROUNDS, QUICK_SCALE
 from tiercache.bench.dataset import DataSet, describe, digest_of, generate, random_bytes, shuffled
 from tiercache.bench.phases import Phase
 from tiercache.bench.suites import SUITES, find_workloads
@@ -92,3 +93,12 @@ def test_an_order_is_random_but_repeats_with_its_seed(tmp_path: Path) -> None:
     assert shuffled(pieces, "a") == shuffled(pieces, "a")
     assert shuffled(pieces, "a") != shuffled(pieces, "b")
     assert sorted(shuffled(pieces, "a")) == sorted(pieces)
+
+
+def test_a_quick_run_is_one_round_over_little_data() -> None:
+    assert QUICK_ROUNDS == 1
+    workloads = [workload.scaled(QUICK_SCALE) for workload in WORKLOADS]
+    reads = [workload for workload in workloads if isinstance(workload, Reading)]
+    assert sum(workload.files * workload.median_bytes for workload in reads) < 64 * MIB
+    assert sum(workload.requests for workload in reads if not workload.request_bytes) < 2000
+    assert sum(workload.size_bytes for workload in workloads if isinstance(workload, Saving)) < 64 * MIB
