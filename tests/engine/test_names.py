@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import trio
 
 from rig.engine_ground import Ground, read_file, run, write_file
-from rig.interposed_origin import interpose
+from rig.interposed_origin import Stop, interpose
 from tiercache.engine.misses import ASKED_MAX
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, InvalidArgument, NoSpace, NotEmpty
-from tiercache.model import Key, Kind
+from tiercache.model import Key, Kind, ObjectStat
 from tiercache.origins.base import Capability
 
 
@@ -151,6 +152,46 @@ def test_a_mounted_prefix_without_objects_is_for_its_mount_alone(s3_ground: Grou
             await write_file(names, ground.key("no/such/new"), b"2")
             assert await listed(names, ground.root) == ["a", "no"]
             assert await listed(names, ground.key("no")) == ["such"]
+
+    run(scenario)
+
+
+def test_a_listing_that_an_upload_overtakes_has_the_directory(
+    s3_ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was only here when the origin was asked, and only there when the answer came."""
+    ground = s3_ground
+    ground.put("d/a", b"1")
+    stop = Stop(afterwards=True)
+    stops, seen = [stop], list[str]()
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}) as (engine, names):
+            ask = names.tree.origin.list
+
+            def listing(directory: Key) -> list[ObjectStat]:
+                found = list(ask(directory))
+                if stops:
+                    stops.pop().wait()
+                return found
+
+            await names.root(ground.key("d/e"))
+            upload = interpose(names).stop("write")
+            await write_file(names, ground.key("d/e/f"), b"2")
+            await upload.reached()
+            names.tree.catalog.forget_listing(names.origin_id, ground.key("d"))
+            monkeypatch.setattr(names.tree.origin, "list", listing, raising=False)
+            async with trio.open_nursery() as nursery:
+
+                async def look() -> None:
+                    seen.extend(await listed(names, ground.key("d")))
+
+                nursery.start_soon(look)
+                await stop.reached()
+                upload.open()
+                assert (await engine.drain(30)).left == []
+                stop.open()
+            assert seen == ["a", "e"]
 
     run(scenario)
 

@@ -188,6 +188,7 @@ class Names:
         tree = self._tree
         for _ in range(LISTING_ATTEMPTS):
             generation, above = tree.generation(directory), tree.generation(parent_of(directory))
+            here = self._directories_only_here(directory)
             listed_ns = now_ns()
             try:
                 stats = await self._list_origin(directory)
@@ -197,7 +198,9 @@ class Names:
                 if directory:
                     self.remember(directory, None)
                 raise
-            if tree.generation(directory) == generation:
+            # One that was only here is at the origin now, if an upload ended meanwhile: the listing may not tell yet.
+            told_all = here <= self._directories_only_here(directory)
+            if told_all and tree.generation(directory) == generation:
                 return self._store_listing(directory, stats, listed_ns, sure_of_directories=sure_of_directories)
         # Changes keep coming faster than the origin lists: use an answer, let what we know of each name win, and
         # remember nothing.
