@@ -91,6 +91,7 @@ class KernelDriver:
         self._view = memoryview(self._buffer)
         self._in_a_row = 0  # requests taken since other tasks last had a turn, and when that was
         self._turn_began_s = 0.0
+        self._lingers = False  # whether a request came less than LINGER_MS ago
         self._taken = 0  # requests taken ever
         self._under_way = 0  # requests that tasks work on
         self._idle = trio.Event()
@@ -177,17 +178,20 @@ class KernelDriver:
                     continue
                 raise
             self._in_a_row += 1
+            self._lingers = True
             self._taken += 1
             return wire.request_of(self._view[:length])
 
     async def _wait(self) -> None:
-        """Until there is something to read. Lingers first, unless a task has work of its own to do."""
+        """Until there is something to read. Lingers first, unless a task has work of its own to do. A turn of others does
+        not end that: each way through trio's wait costs a program more than what it asks for."""
         self._vfs.hits.begin_expected()
-        if self._in_a_row and self._under_way:
+        if self._lingers and (self._under_way or perf_counter() >= self._turn_began_s + LONGEST_TURN_S):
             await trio.lowlevel.checkpoint()  # most tasks need no more than one step
-        lingers = self._in_a_row and not self._under_way and perf_counter() < self._turn_began_s + LONGEST_TURN_S
-        if lingers and self._poll.poll(LINGER_MS):
+            self._turn_begins()
+        if self._lingers and not self._under_way and self._poll.poll(LINGER_MS):
             return
+        self._lingers = False
         await trio.lowlevel.wait_readable(self._descriptor)
         self._turn_begins()
 
