@@ -163,13 +163,16 @@ class Renames:
         self.exchange_names(source, target, await self._names.lookup(source), await self._names.lookup(target))
 
     def exchange_names(self, source: Key, target: Key, entry: Entry, other: Entry) -> None:
-        """The origin has exchanged two names; the catalog follows. ``entry`` was the source, ``other`` the target."""
+        """The origin has exchanged two names; the catalog follows, at once: a crash leaves both to do, or neither.
+        ``entry`` was the source, ``other`` the target."""
         tree = self._tree
-        self._touch_both(source, target, entry, None)
-        self._touch_both(target, source, other, None)
+        with tree.catalog.batch():
+            self._touch_both(source, target, entry, None)
+            self._touch_both(target, source, other, None)
+            for key, now in ((source, other), (target, entry)):
+                tree.catalog.drop_tree(tree.origin_id, key)
+                tree.put(key, now._replace(checked_ns=0))
         for key, now in ((source, other), (target, entry)):
-            tree.catalog.drop_tree(tree.origin_id, key)
-            tree.put(key, now._replace(checked_ns=0))
             live = tree.live.get(now.inode)
             if live is not None and live.key in (source, target):
                 live.key = key
