@@ -1,5 +1,5 @@
 """Programs that use a mount while its engine is killed: ``python -m rig.mount_load KIND DIRECTORY SEED``, where KIND is
-reader, writer, or flat (a writer that makes no directories).
+reader or writer.
 
 Each prints a line for every round, works until its standard input ends, and then prints what it expects to find: for a
 writer, the digest of every file that it left. Any error, and any wrong byte, ends it with a traceback.
@@ -62,11 +62,11 @@ class Reader:
 
 
 class Writer:
-    """Makes, changes, renames and removes files, with buffers and without, and remembers what must be there."""
+    """Makes, changes, renames and removes files and directories, with buffers and without, and remembers what must be
+    there."""
 
-    def __init__(self, directory: Path, seed: int, *, directories: bool) -> None:
+    def __init__(self, directory: Path, seed: int) -> None:
         self._directory = directory
-        self._directories = directories
         self._random = random.Random(seed)
         self._files: dict[str, bytes] = {}
         self._made = 0
@@ -78,8 +78,7 @@ class Writer:
     def round(self) -> None:
         for step in (self._make, self._append, self._rename, self._remove, self._write_log, self._patch, self._check):
             step()
-        if self._directories:
-            self._move_directory()
+        self._move_directory()
 
     def _data(self) -> bytes:
         return self._random.randbytes(self._random.choice((1, 100, 5_000, 150_000)))
@@ -209,7 +208,7 @@ class Load:
 
 def main() -> None:
     kind, directory, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    work = Reader(directory, seed) if kind == "reader" else Writer(directory, seed, directories=kind == "writer")
+    work = Reader(directory, seed) if kind == "reader" else Writer(directory, seed)
     os.set_blocking(sys.stdin.fileno(), False)
     while not select.select([sys.stdin], [], [], 0)[0]:
         work.round()

@@ -66,9 +66,18 @@ class Source(NamedTuple):
         """All files, by path below the place; directories and their markers are left out."""
         if self.directory is not None:
             return {str(p.relative_to(self.directory)) for p in self.directory.rglob("*") if not p.is_dir()}
+        return {key for key in self._keys() if not key.endswith("/")}
+
+    def directories(self) -> set[str]:
+        """All directories, or their markers."""
+        if self.directory is not None:
+            return {str(p.relative_to(self.directory)) for p in self.directory.rglob("*") if p.is_dir()}
+        return {key.rstrip("/") for key in self._keys() if key.endswith("/")}
+
+    def _keys(self) -> list[str]:
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.prefix + "/")
         keys = [found["Key"] for page in pages for found in page.get("Contents", [])]
-        return {key[len(self.prefix) + 1 :] for key in keys if not key.endswith("/")}
+        return [key[len(self.prefix) + 1 :] for key in keys if key != self.prefix + "/"]
 
 
 class EngineProcess:
