@@ -115,6 +115,8 @@ class _Run:
             if target.role is Role.ORIGIN:
                 pieces = pieces[: self.workload.origin_requests]
             self.stage.pool.read(session, pieces, workers=self.workload.workers)
+            # What was opened before all of it was there is not what a program opens afterwards.
+            self.stage.pool.call(session, "settle", workers=self.workload.workers)
             sessions[target.name] = session
         return sessions
 

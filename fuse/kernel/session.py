@@ -183,8 +183,8 @@ class KernelDriver:
             return wire.request_of(self._view[:length])
 
     async def _wait(self) -> None:
-        """Until there is something to read. Lingers first, unless a task has work of its own to do. A turn of others does
-        not end that: each way through trio's wait costs a program more than what it asks for."""
+        """Until there is something to read. Lingers first, unless a task has work of its own to do. A turn of others
+        does not end that: each way through trio's wait costs a program more than what it asks for."""
         self._vfs.hits.begin_expected()
         if self._lingers and (self._under_way or perf_counter() >= self._turn_began_s + LONGEST_TURN_S):
             await trio.lowlevel.checkpoint()  # most tasks need no more than one step

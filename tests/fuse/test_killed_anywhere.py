@@ -162,7 +162,7 @@ CHANGES = [
 ]
 
 
-ASKED_TOO = ("mkdir", "move to a new name")
+ASKED_TOO = ("mkdir-posix", "mkdir-s3", "move to a new name-posix")
 """Also with an engine that asks the origin for each name."""
 
 CASES = [
@@ -170,7 +170,7 @@ CASES = [
     for change in CHANGES
     for kind in ("posix", "s3")
     for ttl_s in (60, 0)
-    if (change.on_s3 or kind == "posix") and (ttl_s or change.name in ASKED_TOO)
+    if (change.on_s3 or kind == "posix") and (ttl_s or f"{change.name}-{kind}" in ASKED_TOO)
 ]
 
 
