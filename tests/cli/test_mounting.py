@@ -159,11 +159,14 @@ def test_an_engine_that_others_use_outlives_the_mount_that_started_it_and_fails(
             text=True,
             env=tiercache.environment | environment,
         )
-        with mounting, slow.accept()[0]:  # the engine has begun to ask
+        with slow.accept()[0]:  # the engine has begun to ask
             other = Client(load_config(None, {"cache_dir": tiercache.cache_dir}), mode="attach")
             pid = other.status()["engine"]["pid"]
             slow.close()
+        # Its message is read: without a reader it would end with the status of a broken pipe.
+        _, message = mounting.communicate(timeout=PATIENCE_S)
     assert mounting.returncode == 1
+    assert "broke the connection off" in message
     assert other.status()["engine"]["pid"] == pid
     other.close()
 
