@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from rig.engine_ground import Ground, make_ground, run
+from tiercache.engine.engine import Engine
+from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, ReadOnly
 from tiercache.fuse.attributes import Caller
 from tiercache.fuse.nodes import ROOT_NODE
@@ -19,7 +22,16 @@ from tiercache.model import StagedState
 ME = Caller(1000, 1001, 1)
 NEW = os.O_WRONLY | os.O_CREAT
 
-Scenario = Callable[[Vfs, Ground], Awaitable[None]]
+
+class Mount(NamedTuple):
+    """A VFS without a kernel, and what is under it."""
+
+    vfs: Vfs
+    engine: Engine
+    namespace: Namespace
+
+
+Scenario = Callable[[Mount], Awaitable[None]]
 
 
 @pytest.fixture(params=["general", "scratch"])
@@ -34,11 +46,11 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
 
 def on(ground: Ground, scenario: Scenario, profile: str = "general", options: MountOptions | None = None) -> None:
     async def body() -> None:
-        async with ground.engine(profile) as (_, namespace):
+        async with ground.engine(profile) as (engine, namespace):
             root = await namespace.root(ground.root)
             vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=options or MountOptions())
             namespace.on_change.append(vfs.note_change)
-            await scenario(vfs, ground)
+            await scenario(Mount(vfs, engine, namespace))
 
     run(body)
 
@@ -53,7 +65,8 @@ async def is_absent(vfs: Vfs, name: bytes) -> bool:
 
 
 def test_a_file_that_is_known_to_be_absent_is_made_written_and_closed_at_once(ground: Ground, profile: str) -> None:
-    async def scenario(vfs: Vfs, ground: Ground) -> None:
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
         assert await is_absent(vfs, b"new")
         made = vfs.files.create_now(ROOT_NODE, b"new", 0o640, NEW, ME)
         assert made is not None
@@ -71,19 +84,17 @@ def test_a_file_that_is_known_to_be_absent_is_made_written_and_closed_at_once(gr
 
 
 def test_what_was_closed_at_once_goes_up(ground: Ground) -> None:
-    async def body() -> None:
-        async with ground.engine() as (engine, namespace):
-            root = await namespace.root(ground.root)
-            vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
-            assert await is_absent(vfs, b"new")
-            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
-            assert made is not None
-            await vfs.files.write(made[1].handle, 0, b"bytes")
-            assert vfs.files.release_now(made[1].handle)
-            assert [record.state for record in engine.journal.records()] == [StagedState.SEALED]
-            assert not (await engine.writeback.drain(30)).left
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
+        assert await is_absent(vfs, b"new")
+        made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+        assert made is not None
+        await vfs.files.write(made[1].handle, 0, b"bytes")
+        assert vfs.files.release_now(made[1].handle)
+        assert [record.state for record in mount.engine.journal.records()] == [StagedState.SEALED]
+        assert not (await mount.engine.writeback.drain(30)).left
 
-    run(body)
+    on(ground, scenario)
     assert Path(ground.path("new")).read_bytes() == b"bytes"
     assert Path(ground.path("new")).stat().st_mode & 0o7777 == 0o600
 
@@ -91,7 +102,8 @@ def test_what_was_closed_at_once_goes_up(ground: Ground) -> None:
 def test_a_name_that_is_unknown_or_there_has_to_wait(ground: Ground) -> None:
     ground.put("there", b"x")
 
-    async def scenario(vfs: Vfs, ground: Ground) -> None:
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
         assert vfs.files.create_now(ROOT_NODE, b"unknown", 0o600, NEW, ME) is None
         await vfs.lookup(ROOT_NODE, b"there")
         assert vfs.files.create_now(ROOT_NODE, b"there", 0o600, NEW, ME) is None
@@ -102,64 +114,59 @@ def test_a_name_that_is_unknown_or_there_has_to_wait(ground: Ground) -> None:
 
 
 def test_whoever_holds_the_name_is_waited_for(ground: Ground) -> None:
-    async def body() -> None:
-        async with ground.engine() as (engine, namespace):
-            root = await namespace.root(ground.root)
-            vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
-            assert await is_absent(vfs, b"new")
-            async with namespace.tree.hold(ground.key("new")):
-                assert vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME) is None
-            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
-            assert made is not None
-            async with namespace.tree.hold(ground.root):
-                assert not vfs.files.release_now(made[1].handle)
-            # It is open as before.
-            assert await vfs.files.write(made[1].handle, 0, b"more") == 4
-            assert vfs.files.release_now(made[1].handle)
-            assert not (await engine.writeback.drain(30)).left
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
+        assert await is_absent(vfs, b"new")
+        async with mount.namespace.tree.hold(ground.key("new")):
+            assert vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME) is None
+        made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+        assert made is not None
+        async with mount.namespace.tree.hold(ground.root):
+            assert not vfs.files.release_now(made[1].handle)
+        # It is open as before.
+        assert await vfs.files.write(made[1].handle, 0, b"more") == 4
+        assert vfs.files.release_now(made[1].handle)
+        assert not (await mount.engine.writeback.drain(30)).left
 
-    run(body)
+    on(ground, scenario)
     assert Path(ground.path("new")).read_bytes() == b"more"
 
 
 def test_a_file_without_a_name_is_closed_at_once_and_leaves_nothing(ground: Ground) -> None:
-    async def body() -> None:
-        async with ground.engine() as (engine, namespace):
-            root = await namespace.root(ground.root)
-            vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
-            assert await is_absent(vfs, b"new")
-            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
-            assert made is not None
-            await vfs.files.write(made[1].handle, 0, b"bytes")
-            await vfs.unlink(ROOT_NODE, b"new")
-            assert vfs.files.release_now(made[1].handle)
-            assert engine.staging.used_bytes == 0
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
+        assert await is_absent(vfs, b"new")
+        made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+        assert made is not None
+        await vfs.files.write(made[1].handle, 0, b"bytes")
+        await vfs.unlink(ROOT_NODE, b"new")
+        assert vfs.files.release_now(made[1].handle)
+        assert mount.engine.staging.used_bytes == 0
 
-    run(body)
+    on(ground, scenario)
     assert not Path(ground.path("new")).exists()
 
 
 def test_a_file_of_two_writers_is_sealed_by_the_last(ground: Ground) -> None:
-    async def body() -> None:
-        async with ground.engine() as (engine, namespace):
-            root = await namespace.root(ground.root)
-            vfs = Vfs(namespace, ground.root, root_inode=root.inode, options=MountOptions())
-            assert await is_absent(vfs, b"new")
-            made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
-            assert made is not None
-            second = await vfs.files.open(made[0].attr.node, os.O_WRONLY, ME)
-            await vfs.files.write(made[1].handle, 0, b"one")
-            assert vfs.files.release_now(made[1].handle)
-            assert [record.state for record in engine.journal.records()] == [StagedState.STAGED]
-            await vfs.files.write(second.handle, 3, b"two")
-            assert vfs.files.release_now(second.handle)
-            assert [record.state for record in engine.journal.records()] == [StagedState.SEALED]
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
+        assert await is_absent(vfs, b"new")
+        made = vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
+        assert made is not None
+        second = await vfs.files.open(made[0].attr.node, os.O_WRONLY, ME)
+        await vfs.files.write(made[1].handle, 0, b"one")
+        assert vfs.files.release_now(made[1].handle)
+        assert [record.state for record in mount.engine.journal.records()] == [StagedState.STAGED]
+        await vfs.files.write(second.handle, 3, b"two")
+        assert vfs.files.release_now(second.handle)
+        assert [record.state for record in mount.engine.journal.records()] == [StagedState.SEALED]
 
-    run(body)
+    on(ground, scenario)
 
 
 def test_a_read_only_mount_makes_nothing(ground: Ground) -> None:
-    async def scenario(vfs: Vfs, ground: Ground) -> None:
+    async def scenario(mount: Mount) -> None:
+        vfs = mount.vfs
         assert await is_absent(vfs, b"new")
         with pytest.raises(ReadOnly):
             vfs.files.create_now(ROOT_NODE, b"new", 0o600, NEW, ME)
