@@ -13,6 +13,7 @@ import pytest
 
 from rig.command import Command
 from rig.faultproxy import FaultProxy
+from rig.mounts import wait_for
 from rig.seaweedfs import Bucket, S3Server
 from rig.small_disk import small_disk
 
@@ -61,8 +62,9 @@ def test_a_mounted_prefix_without_objects_is_seen_by_its_mount_alone(
     assert not (above / "no" / "such").exists()
     tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/no/such", mountpoint), **environment)
     (mountpoint / "new").write_bytes(b"new")
-    assert sorted(os.listdir(above)) == ["no", "other"]
-    assert os.listdir(above / "no") == ["such"]
+    # What one mount is told of the changes of another may come a moment late.
+    wait_for(lambda: sorted(os.listdir(above)) == ["no", "other"])
+    wait_for(lambda: os.listdir(above / "no") == ["such"])
     assert (above / "no" / "such" / "new").read_bytes() == b"new"
     tiercache.good(*tiercache.here("umount", mountpoint), **environment)
     tiercache.good(*tiercache.here("umount", above), **environment)

@@ -196,6 +196,49 @@ def test_a_listing_that_an_upload_overtakes_has_the_directory(
     run(scenario)
 
 
+def test_a_lookup_that_an_upload_overtakes_finds_the_directory(
+    s3_ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The origin had looked before the upload brought the directory, and what is staged was looked at after it."""
+    ground = s3_ground
+    directory = ground.key("d/e")
+    stop = Stop(afterwards=True)
+    stops, seen = [stop], list[Kind]()
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}) as (engine, names):
+            ask = names.tree.origin.stat
+
+            def stat(key: Key) -> ObjectStat:
+                try:
+                    return ask(key)
+                finally:
+                    if key == directory and stops:
+                        stops.pop().wait()
+
+            await names.root(directory)
+            upload = interpose(names).stop("write")
+            await write_file(names, directory + b"/f", b"2")
+            await upload.reached()
+            names.tree.hide(directory)  # the mount that it was made in is gone
+            names.doubt(directory)
+            monkeypatch.setattr(names.tree.origin, "stat", stat, raising=False)
+            async with trio.open_nursery() as nursery:
+
+                async def look() -> None:
+                    seen.append((await names.lookup(directory)).kind)
+
+                nursery.start_soon(look)
+                await stop.reached()
+                upload.open()
+                assert (await engine.drain(30)).left == []
+                stop.open()
+            assert seen == [Kind.DIRECTORY]
+            assert await listed(names, ground.key("d")) == ["e"]
+
+    run(scenario)
+
+
 def test_a_directory_with_only_staged_files_exists(ground: Ground) -> None:
     async def scenario() -> None:
         profiles = {"general": {"ttl_s": 0, "negative_ttl_s": 0, "upload": False}}

@@ -76,10 +76,13 @@ class Names:
         while True:
             generation = tree.generation(directory)
             retracted = tree.retracted(key)
+            here = tree.made_here(key)
             try:
                 stats = [await tree.call(tree.origin.stat, key)]
             except (Absent, NotDirectory):
                 stats = []
+            if not stats and here and not tree.made_here(key):
+                continue  # what made it exist here has arrived there since the origin looked
             if tree.generation(directory) == generation:
                 stats = tree.without_leftovers(stats, retracted | tree.retracted(key))
                 return self.remember(key, stats[0] if stats else None)
