@@ -13,6 +13,7 @@ import pytest
 
 from rig.command import Command
 from rig.faultproxy import FaultProxy
+from rig.mounts import wait_for
 from rig.seaweedfs import Bucket, S3Server
 from rig.small_disk import small_disk
 
@@ -42,6 +43,7 @@ def test_aws_variables_and_a_mounted_bucket(
 def test_a_mounted_prefix_without_objects_is_seen_by_its_mount_alone(
     tiercache: Command, s3_bucket: Bucket, mountpoint: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
+    """Until something is made in it."""
     above = tmp_path / "above"
     above.mkdir()
     s3_bucket.put("other", b"other")
@@ -58,8 +60,15 @@ def test_a_mounted_prefix_without_objects_is_seen_by_its_mount_alone(
     tiercache.good(*tiercache.here("umount", mountpoint), **environment)
     assert os.listdir(above) == ["other"]
     assert not (above / "no" / "such").exists()
+    tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/no/such", mountpoint), **environment)
+    (mountpoint / "new").write_bytes(b"new")
+    # What one mount is told of the changes of another may come a moment late.
+    wait_for(lambda: sorted(os.listdir(above)) == ["no", "other"])
+    wait_for(lambda: os.listdir(above / "no") == ["such"])
+    assert (above / "no" / "such" / "new").read_bytes() == b"new"
+    tiercache.good(*tiercache.here("umount", mountpoint), **environment)
     tiercache.good(*tiercache.here("umount", above), **environment)
-    assert s3_bucket.keys() == ["other"]
+    assert s3_bucket.keys() == ["no/such/new", "other"]
 
 
 def test_an_engine_that_was_started_without_credentials_uses_the_callers(

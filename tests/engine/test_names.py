@@ -156,12 +156,14 @@ def test_a_mounted_prefix_without_objects_is_for_its_mount_alone(s3_ground: Grou
     run(scenario)
 
 
+@pytest.mark.parametrize("others", [["a"], []], ids=["among others", "alone"])
 def test_a_listing_that_an_upload_overtakes_has_the_directory(
-    s3_ground: Ground, monkeypatch: pytest.MonkeyPatch
+    s3_ground: Ground, monkeypatch: pytest.MonkeyPatch, others: list[str]
 ) -> None:
     """It was only here when the origin was asked, and only there when the answer came."""
     ground = s3_ground
-    ground.put("d/a", b"1")
+    for name in others:
+        ground.put(f"d/{name}", b"1")
     stop = Stop(afterwards=True)
     stops, seen = [stop], list[str]()
 
@@ -170,10 +172,11 @@ def test_a_listing_that_an_upload_overtakes_has_the_directory(
             ask = names.tree.origin.list
 
             def listing(directory: Key) -> list[ObjectStat]:
-                found = list(ask(directory))
-                if stops:
-                    stops.pop().wait()
-                return found
+                try:
+                    return list(ask(directory))
+                finally:
+                    if stops:
+                        stops.pop().wait()
 
             await names.root(ground.key("d/e"))
             upload = interpose(names).stop("write")
@@ -191,7 +194,45 @@ def test_a_listing_that_an_upload_overtakes_has_the_directory(
                 upload.open()
                 assert (await engine.drain(30)).left == []
                 stop.open()
-            assert seen == ["a", "e"]
+            assert seen == [*others, "e"]
+
+    run(scenario)
+
+
+def test_a_prefix_that_was_mounted_empty_is_seen_as_soon_as_something_is_in_it(
+    s3_ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the origin is asked for it before that and answers after the upload, and for who was told of none."""
+    ground = s3_ground
+    ground.put("d/a", b"1")
+    root = ground.key("d/e")
+    stop = Stop(afterwards=True)
+    stops, told = [stop], list[Key]()
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": "inf"}}) as (engine, names):
+            ask = names.tree.origin.stat
+
+            def stat(key: Key) -> ObjectStat:
+                try:
+                    return ask(key)
+                finally:
+                    if key == root and stops:
+                        stops.pop().wait()
+
+            await names.root(root)
+            assert await listed(names, ground.key("d")) == ["a"]
+            names.doubt(root)
+            monkeypatch.setattr(names.tree.origin, "stat", stat, raising=False)
+            names.tree.listeners.append(lambda key, _: told.append(key))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(names.lookup, root)
+                await stop.reached()
+                await write_file(names, root + b"/f", b"2")
+                assert root in told
+                assert (await engine.drain(30)).left == []
+                stop.open()
+            assert await listed(names, ground.key("d")) == ["a", "e"]
 
     run(scenario)
 

@@ -99,7 +99,7 @@ class Names:
             return old
         if stat is None:
             return self._remember_absence(key, old, at_ns)
-        tree.hollow.discard(key)
+        tree.filled(key)
         entry = self._entry_of(stat, old, at_ns)
         tree.put(key, entry)
         if old is not None and old.kind is not Kind.ABSENT and _is_another(old, entry):
@@ -191,15 +191,16 @@ class Names:
         tree = self._tree
         for _ in range(LISTING_ATTEMPTS):
             generation, above = tree.generation(directory), tree.generation(parent_of(directory))
-            here = self._directories_only_here(directory)
+            stands, here = tree.exists_here(directory), self._directories_only_here(directory)
             listed_ns = now_ns()
             try:
                 stats = await self._list_origin(directory)
             except Absent:
-                if tree.generation(parent_of(directory)) != above:
-                    continue  # made while it was asked for
-                if directory:
-                    self.remember(directory, None)
+                if not directory:
+                    raise
+                if stands or tree.generation(parent_of(directory)) != above:
+                    continue  # an upload has brought it since the origin looked, or it was made meanwhile
+                self.remember(directory, None)
                 raise
             # One that was only here is at the origin now, if an upload ended meanwhile: the listing may not tell yet.
             told_all = here <= self._directories_only_here(directory)

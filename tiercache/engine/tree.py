@@ -224,11 +224,17 @@ class Tree:
             if known is not None and known.kind is not Kind.ABSENT:
                 if directory not in self.mounted:
                     return
-                self.hollow.discard(directory)  # and its own parents may not be known
-                continue
+                self.filled(directory)
+                continue  # its own parents may not be known
             # Unchecked, so that a lookup asks the origin; there at once for a listing that was made before.
             made = directory_entry(self.catalog.new_inode(), now_ns(), known=True)
             self.catalog.put_entry(self.origin_id, directory, made._replace(checked_ns=0))
+            self.changed(directory)
+
+    def filled(self, directory: Key) -> None:
+        """Something is in it: who was told that there is no such directory must hear of it."""
+        if directory in self.hollow:
+            self.hollow.discard(directory)
             self.changed(directory)
 
     def doubt_parents(self, key: Key) -> None:
