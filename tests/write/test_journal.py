@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgpack
 import pytest
 import trio
 import trio.testing
+import xxhash
 
 from rig.writing_desk import in_trio
 from tiercache.errors import Broken, JournalDamaged, NoSpace
@@ -72,6 +74,22 @@ def test_a_row_comes_back_as_it_was_written(original: StagedRecord) -> None:
     assert back == original._replace(source=original.source._replace(options=dict(original.source.options)))
     assert isinstance(back.state, StagedState)
     assert isinstance(back.condition, ConditionKind)
+
+
+def _row(record_format: int, payload: object) -> bytes:
+    packed = msgpack.packb(payload, unicode_errors="surrogateescape")
+    return bytes([record_format]) + xxhash.xxh3_64_digest(packed) + packed
+
+
+def test_a_row_of_the_first_format_is_read() -> None:
+    """Its payload was the fields in order, and of the last ones only those that there were."""
+    fields = FULL._replace(source=FULL.source._replace(options=dict(FULL.source.options)))
+    assert decode(_row(1, tuple(fields)[:-1])) == fields._replace(moves=None)
+
+
+def test_a_row_of_a_later_version_is_not_taken_for_one_of_ours() -> None:
+    with pytest.raises(DamagedRow, match="unknown fields: later"):
+        decode(_row(2, {"id": 1, "inode": 2, "origin": ORIGIN, "source": ("s3://b", "", {}), "key": b"a", "later": 3}))
 
 
 def test_every_flipped_byte_of_a_row_is_noticed() -> None:

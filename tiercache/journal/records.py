@@ -1,7 +1,8 @@
 """One row of the journal, its codec, and the upload ids it carries.
 
-A row is ``format (1 byte) | xxh3_64 of the payload (8) | msgpack payload``; the payload is the record's fields
-in order. A new format appends fields with defaults, so that rows of an older one can still be read.
+A row is ``format (1 byte) | xxh3_64 of the payload (8) | msgpack payload``; the payload is a map of the record's fields
+by name, without those that have their default. So a field can be added without a new format: older rows lack it. A row
+with a field that nobody here knows is of a later version, and damaged as far as we can tell.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import xxhash
 
 from tiercache.model import Attributes, Key, OriginId, StagedState
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
+_FORMAT_IN_ORDER = 1
+"""The payload was the fields in order."""
 _HEADER_BYTES = 9
 
 
@@ -116,18 +119,26 @@ class DamagedRow(ValueError):
 def encode(record: StagedRecord) -> bytes:
     """The row's bytes."""
     fields = record._replace(source=record.source._replace(options=dict(record.source.options)))
-    payload: bytes = msgpack.packb(tuple(fields), unicode_errors="surrogateescape")
+    defaults = StagedRecord._field_defaults
+    told = {k: v for k, v in fields._asdict().items() if k not in defaults or v != defaults[k]}
+    payload: bytes = msgpack.packb(told, unicode_errors="surrogateescape")
     return bytes([RECORD_FORMAT]) + xxhash.xxh3_64_digest(payload) + payload
 
 
 def decode(row: bytes) -> StagedRecord:
     """Back from ``encode``. DamagedRow if the bytes changed or belong to a later format."""
-    if len(row) < _HEADER_BYTES or row[0] != RECORD_FORMAT:
+    if len(row) < _HEADER_BYTES or row[0] not in (RECORD_FORMAT, _FORMAT_IN_ORDER):
         raise DamagedRow(f"format {row[0] if row else 'none'} instead of {RECORD_FORMAT}")
     payload = row[_HEADER_BYTES:]
     if xxhash.xxh3_64_digest(payload) != row[1:_HEADER_BYTES]:
         raise DamagedRow("wrong checksum")
-    record = StagedRecord(*msgpack.unpackb(payload, unicode_errors="surrogateescape", strict_map_key=False))
+    fields = msgpack.unpackb(payload, unicode_errors="surrogateescape", strict_map_key=False)
+    if row[0] == _FORMAT_IN_ORDER:
+        fields = dict(zip(StagedRecord._fields, fields, strict=False))
+    unknown = fields.keys() - set(StagedRecord._fields)
+    if unknown:
+        raise DamagedRow(f"unknown fields: {', '.join(sorted(map(str, unknown)))}")
+    record = StagedRecord(**fields)
     return record._replace(
         origin=OriginId(record.origin),
         source=OriginSource(*record.source),
