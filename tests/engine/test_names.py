@@ -437,6 +437,27 @@ def test_many_new_names_in_a_directory_cost_one_listing(ground: Ground) -> None:
     run(scenario)
 
 
+def test_what_lies_beside_the_root_of_a_mount_is_not_listed(ground: Ground) -> None:
+    """It may be the mount: an engine that asks itself, and is killed before it answers, never ends."""
+
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 60, "negative_ttl_s": 5}}) as (engine, names):
+            await names.root(ground.root)
+
+            def listings() -> float:
+                figures = engine.metrics.snapshot()["origin_requests_total"]
+                assert isinstance(figures, dict)
+                return sum(number for what, number in figures.items() if what.split("/")[0] == "list")
+
+            before = listings()
+            for _ in range(50):
+                names.doubt(ground.root)
+                await names.lookup(ground.root)
+            assert listings() == before
+
+    run(scenario)
+
+
 def test_a_directory_keeps_its_mode_and_owner_also_where_the_store_forgets_them(ground: Ground) -> None:
     """SeaweedFS takes the metadata of a directory's marker and does not keep it; others make markers without any."""
 

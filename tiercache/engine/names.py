@@ -63,7 +63,11 @@ class Names:
         """List the directory where its names are asked for one after the other, and know this one from that; None where
         a listing does not tell all of it."""
         directory, at_ns = parent_of(key), now_ns()
-        if not key or self._listing_is_fresh(directory, at_ns) or not self._misses.asked(directory, at_ns):
+        if not key or self._listing_is_fresh(directory, at_ns):
+            return None
+        # Beside what a mount shows may lie, in a file tree, the mount: an engine that asks itself there and is killed
+        # before it answers never ends.
+        if key in self._tree.roots or not self._misses.asked(directory, at_ns):
             return None
         with suppress(TierCacheError):  # whatever it is, asking for the name tells it
             await self._refresh(directory, sure_of_directories=False)

@@ -78,6 +78,9 @@ class Tree:
     """How many mounts show a directory of an object store: for them it stands, empty, when the origin has nothing in
     it. Nobody has made it then, and the listing of the directory above is not to tell of it; see ``Names``."""
 
+    roots: Counter[Key] = field(default_factory=Counter)
+    """What mounts show, on any origin. Nobody asks a mount for what lies beside it."""
+
     hollow: set[Key] = field(default_factory=set)
     """Those of them that the origin did not know when it was asked last, and in which nothing was made since."""
 
@@ -302,6 +305,7 @@ class Tree:
 
     def show(self, directory: Key, *, unasked: bool = False) -> None:
         """A mount shows it from now on. ``unasked``: nobody will look at once whether the origin has it."""
+        self.roots[directory] += 1
         if not self.can(Capability.EMPTY_DIRECTORIES):
             self.mounted[directory] += 1
             if unasked:
@@ -309,6 +313,9 @@ class Tree:
 
     def hide(self, directory: Key) -> None:
         """The mount has ended: the origin is asked again whether the directory is there."""
+        self.roots[directory] -= 1
+        if not self.roots[directory]:
+            del self.roots[directory]
         if directory not in self.mounted:
             return  # no need to: the origin keeps empty directories
         self.mounted[directory] -= 1
