@@ -19,7 +19,7 @@ from tiercache.config.aws import with_aws_environment
 from tiercache.errors import Absent, ConfigError
 from tiercache.model import Kind
 from tiercache.origins import Origin, open_origin
-from tiercache.origins.base import ALWAYS, Source
+from tiercache.origins.base import Source, Upload
 
 UPLOADS_AT_A_TIME = 8
 FIRST = "first"
@@ -86,7 +86,7 @@ class Place(NamedTuple):
             size_bytes = dataset.files[name]
             source = Source(str(dataset.directory / name), size_bytes)
             key = root + b"/" + name.encode()
-            origin.write(key, source, attributes=None, condition=ALWAYS, upload_id="")
+            origin.write(key, Upload(source))
             told(size_bytes)
 
         with ThreadPoolExecutor(UPLOADS_AT_A_TIME) as pool:

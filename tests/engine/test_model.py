@@ -39,8 +39,8 @@ from tiercache.errors import (
     TierCacheError,
 )
 from tiercache.model import Key, Kind
-from tiercache.origins import Origin, Source
-from tiercache.origins.base import ALWAYS, Capability
+from tiercache.origins import Origin, Source, Upload
+from tiercache.origins.base import Capability
 from tiercache.origins.posix import PosixOrigin
 
 T = TypeVar("T")
@@ -584,9 +584,7 @@ class FilesystemMachine(RuleBasedStateMachine):
     def put_at_origin(self, path: str, data: bytes) -> None:
         source = self.base / "foreign"
         source.write_bytes(data)
-        self.origin.write(
-            self.key(path), Source(str(source), len(data)), attributes=None, condition=ALWAYS, upload_id=""
-        )
+        self.origin.write(self.key(path), Upload(Source(str(source), len(data))))
         self.model.files[path] = File(data, acked=data)
 
     def crash(self) -> None:

@@ -18,7 +18,7 @@ from tiercache.errors import (
     Unsupported,
 )
 from tiercache.model import Attributes, Key, Kind, ObjectStat, join
-from tiercache.origins import ALWAYS, Capability, Condition, Origin, Source
+from tiercache.origins import ALWAYS, Capability, Condition, Origin, Source, Upload
 
 ATTRIBUTES = Attributes(0o640, os.getuid(), os.getgid(), 1_700_000_000_123_456_789)
 LARGE_BYTES = 300_001
@@ -53,11 +53,7 @@ class Subject:
     ) -> ObjectStat:
         return self.origin.write(
             self.key(name),
-            self.source(data),
-            attributes=attributes,
-            condition=condition,
-            upload_id=upload_id,
-            in_place=in_place,
+            Upload(self.source(data), attributes, condition, upload_id, in_place=in_place),
         )
 
     def content(self, name: bytes) -> bytes:
@@ -198,9 +194,7 @@ class OriginConformance:
     def test_progress_adds_up_and_can_cancel(self, subject: Subject) -> None:
         source = subject.source(os.urandom(LARGE_BYTES))
         sent: list[int] = []
-        subject.origin.write(
-            subject.key(b"file"), source, attributes=None, condition=ALWAYS, upload_id="one", progress=sent.append
-        )
+        subject.origin.write(subject.key(b"file"), Upload(source, upload_id="one", progress=sent.append))
         assert sum(sent) == LARGE_BYTES
 
     def test_a_cancelled_write_leaves_nothing(self, subject: Subject) -> None:
@@ -214,9 +208,7 @@ class OriginConformance:
         before = {entry.key for entry in subject.origin.walk(subject.root)}
         source = subject.source(os.urandom(LARGE_BYTES))
         with pytest.raises((Cancelled, TierCacheError)):
-            subject.origin.write(
-                subject.key(b"dir/file"), source, attributes=None, condition=ALWAYS, upload_id="two", progress=cancel
-            )
+            subject.origin.write(subject.key(b"dir/file"), Upload(source, upload_id="two", progress=cancel))
         subject.origin.abort_uploads(subject.key(b"dir/file"), "two")
         after = {entry.key for entry in subject.origin.walk(subject.root)}
         assert after - before <= {subject.key(b"dir/file")}  # one PUT may have been complete before the cancel

@@ -21,6 +21,7 @@ from tiercache.origins import (
     RetryingOrigin,
     RetryPolicy,
     Source,
+    Upload,
     open_origin,
 )
 
@@ -274,7 +275,7 @@ def test_a_listing_that_keeps_failing_midway_raises(
 
 
 def upload(origin: Origin, directory: Path, data: bytes, *, condition: Condition = ALWAYS) -> None:
-    origin.write(b"key", source(directory, data), attributes=None, condition=condition, upload_id="mine")
+    origin.write(b"key", Upload(source(directory, data), condition=condition, upload_id="mine"))
 
 
 @pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])

@@ -12,7 +12,7 @@ import pytest
 
 from rig.seaweedfs import Bucket
 from tiercache.errors import Absent, ConfigError, Denied, ReadOnly, TierCacheError
-from tiercache.origins import ALWAYS, Source, open_origin, origin_identity
+from tiercache.origins import Source, Upload, open_origin, origin_identity
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
@@ -152,7 +152,7 @@ def test_a_web_server_can_be_read(website: tuple[str, Path], tmp_path: Path) -> 
     path = tmp_path / "source"
     path.write_bytes(b"1")
     with pytest.raises(ReadOnly):
-        origin.write(b"new", Source(str(path), 1), attributes=None, condition=ALWAYS, upload_id="")
+        origin.write(b"new", Upload(Source(str(path), 1)))
     assert os.listdir(directory / "sub") == ["file.bin"]
 
 

@@ -23,7 +23,7 @@ from tiercache.errors import (
     Unsupported,
 )
 from tiercache.model import SPECIAL_KINDS, Attributes, Kind
-from tiercache.origins import ALWAYS, Source
+from tiercache.origins import Source, Upload
 from tiercache.origins.base import unfinished
 from tiercache.origins.posix import PosixOrigin
 from tiercache.origins.posix_calls import classify
@@ -48,11 +48,12 @@ def write(
     source.write_bytes(data)
     ORIGIN.write(
         key_of(path),
-        Source(str(source), len(data) if size_bytes is None else size_bytes),
-        attributes=attributes,
-        condition=ALWAYS,
-        upload_id=upload_id,
-        in_place=in_place,
+        Upload(
+            Source(str(source), len(data) if size_bytes is None else size_bytes),
+            attributes,
+            upload_id=upload_id,
+            in_place=in_place,
+        ),
     )
 
 
@@ -75,7 +76,7 @@ def test_names_are_bytes(tree: Path) -> None:
         key = key_of(tree) + b"/" + name
         source = tree.parent / "source"
         source.write_bytes(b"1")
-        ORIGIN.write(key, Source(str(source), 1), attributes=None, condition=ALWAYS, upload_id="")
+        ORIGIN.write(key, Upload(Source(str(source), 1)))
         assert ORIGIN.read_whole(key, 10)[1] == b"1"
         assert key in [entry.key for entry in ORIGIN.list(key_of(tree))]
 
@@ -104,9 +105,7 @@ def test_a_source_that_is_too_short_changes_nothing(tree: Path) -> None:
     source = tree.parent / "source"
     source.write_bytes(b"short")
     with pytest.raises(Broken):
-        ORIGIN.write(
-            key_of(tree / "file"), Source(str(source), 100), attributes=None, condition=ALWAYS, upload_id="mine"
-        )
+        ORIGIN.write(key_of(tree / "file"), Upload(Source(str(source), 100), upload_id="mine"))
     assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"old")]
 
 
@@ -191,10 +190,7 @@ def test_a_tree_may_be_deeper_than_one_path_can_spell(tree: Path, tmp_path: Path
     assert len(deep) > 2 * 4096
     made = ORIGIN.write(
         deep + b"/file",
-        Source(str(source), 5),
-        attributes=Attributes(0o640, 1, 2, 10**18),
-        condition=ALWAYS,
-        upload_id="u",
+        Upload(Source(str(source), 5), Attributes(0o640, 1, 2, 10**18), upload_id="u"),
     )
     assert ORIGIN.stat(deep + b"/file") == made
     assert bytes(ORIGIN.read(deep + b"/file", 1, 3, made.etag)) == b"234"

@@ -11,7 +11,7 @@ import pytest
 
 from tiercache.errors import Absent, Broken, Busy, Exists
 from tiercache.metrics import Metrics
-from tiercache.origins import ALWAYS, RetryingOrigin, RetryPolicy, Source, open_origin
+from tiercache.origins import RetryingOrigin, RetryPolicy, Source, Upload, open_origin
 from tiercache.origins.posix import PosixOrigin
 
 QUICK = RetryPolicy(retries=5, base_s=0.0001, cap_s=0.0002, deadline_s=10.0)
@@ -155,11 +155,7 @@ def test_progress_of_repeated_writes_adds_up_to_the_size(failing: Failing, tmp_p
     sent: list[int] = []
     RetryingOrigin(failing, QUICK).write(
         key_of(tmp_path / "target"),
-        Source(str(path), 100_000),
-        attributes=None,
-        condition=ALWAYS,
-        upload_id="mine",
-        progress=sent.append,
+        Upload(Source(str(path), 100_000), upload_id="mine", progress=sent.append),
     )
     assert sum(sent) == 100_000
     assert failing.calls == 3

@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 from rig.seaweedfs import Bucket, S3Server, client
 from tiercache.errors import Absent, Changed, InvalidName, NotEmpty
 from tiercache.model import Attributes, Kind
-from tiercache.origins import ALWAYS, Condition, Limits, Origin, Source, open_origin
+from tiercache.origins import Condition, Limits, Origin, Source, Upload, open_origin
 
 LIMITS = Limits(list_page=3)
 
@@ -61,9 +61,7 @@ def check_life_of(key: bytes, origin: Origin, bucket: Bucket, tmp_path: Path) ->
     """Write, find, read, copy and delete one object."""
     path = tmp_path / "source"
     path.write_bytes(b"0123456789")
-    written = origin.write(
-        key, Source(str(path), 10), attributes=Attributes(0o600, 1, 2, 3), condition=ALWAYS, upload_id="mine"
-    )
+    written = origin.write(key, Upload(Source(str(path), 10), Attributes(0o600, 1, 2, 3), upload_id="mine"))
     assert bucket.keys() == [key.decode()]
     assert [entry.key for entry in origin.walk(b"")] == [key if not key.endswith(b"/") else key[:-1]]
     assert origin.stat(key) == written
@@ -177,5 +175,5 @@ def test_a_conditional_write_of_an_odd_key(origin: Origin, bucket: Bucket, tmp_p
     path.write_bytes(b"1")
     bucket.put("a//b", b"theirs")
     with pytest.raises(Changed):
-        origin.write(b"a//b", Source(str(path), 1), attributes=None, condition=Condition(absent=True), upload_id="")
+        origin.write(b"a//b", Upload(Source(str(path), 1), condition=Condition(absent=True)))
     assert bucket.get("a//b") == b"theirs"

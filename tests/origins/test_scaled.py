@@ -13,7 +13,7 @@ from rig.s3_limits import ScaledLimits, ScaledStore
 from rig.seaweedfs import Bucket
 from tiercache.errors import Busy, Changed, InvalidArgument
 from tiercache.model import Attributes
-from tiercache.origins import ALWAYS, Condition, Limits, Origin, Source, open_origin
+from tiercache.origins import ALWAYS, Condition, Limits, Origin, Source, Upload, open_origin
 from tiercache.origins.limits import Part, plan_parts
 
 KIB = 1024
@@ -47,7 +47,7 @@ def write(origin: Origin, directory: Path, data: bytes, *, condition: Condition 
     path = directory / "source"
     path.write_bytes(data)
     source = Source(str(path), len(data))
-    origin.write(b"key", source, attributes=None, condition=condition, upload_id="mine")
+    origin.write(b"key", Upload(source, condition=condition, upload_id="mine"))
 
 
 def test_every_size_is_cut_within_the_limits_and_arrives(

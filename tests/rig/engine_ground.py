@@ -19,8 +19,7 @@ from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
 from tiercache.model import Key, Kind
-from tiercache.origins import Origin, Source, open_origin
-from tiercache.origins.base import ALWAYS
+from tiercache.origins import Origin, Source, Upload, open_origin
 
 
 @dataclass
@@ -75,9 +74,7 @@ class Ground:
         """Write past the engine."""
         source = self.scratch / uuid.uuid4().hex
         source.write_bytes(data)
-        self.direct.write(
-            self.key(name), Source(str(source), len(data)), attributes=None, condition=ALWAYS, upload_id=""
-        )
+        self.direct.write(self.key(name), Upload(Source(str(source), len(data))))
         source.unlink()
 
     def get(self, name: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory, NotEmpty, TierCacheError, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
-from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Progress, Source
+from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Upload
 
 _names = itertools.count()
 
@@ -80,27 +80,18 @@ class MemoryOrigin:
             found = self._objects[key]
         return described, memoryview(found.data) if len(found.data) <= limit_bytes else None
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
-        with open(source.path, "rb") as file:
-            data = file.read(source.size_bytes)
-        if progress is not None:
-            progress(len(data))
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
+        with open(upload.source.path, "rb") as file:
+            data = file.read(upload.source.size_bytes)
+        if upload.progress is not None:
+            upload.progress(len(data))
+        condition = upload.condition
         with self._lock:
             old = self._objects.get(key)
             other = condition.etag and (old is None or old.etag != condition.etag)
             if other or (condition.absent and old is not None):
                 raise Changed(f"{key!r} is not as the write needs it")
-            return self._put(key, data, attributes=attributes, upload_id=upload_id)
+            return self._put(key, data, attributes=upload.attributes, upload_id=upload.upload_id)
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:
         """Nothing is ever left: a write is one step."""

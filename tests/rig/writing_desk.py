@@ -20,7 +20,7 @@ from tiercache.journal import ConditionKind, Journal, OriginSource, StagedRecord
 from tiercache.memory import SMALLEST_BYTES, Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState, origin_id
-from tiercache.origins.base import Capability, Condition, Origin, Progress, Source
+from tiercache.origins.base import Capability, Origin, Upload
 from tiercache.origins.posix import PosixOrigin
 from tiercache.staging import Disk, Staging
 from tiercache.writeback import WriteBack
@@ -91,17 +91,7 @@ class SwitchedOrigin:
     def written(self) -> list[Key]:
         return [key for op, key in self.calls if op == "write"]
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
         self._enter(key)
         try:
             with self._lock:
@@ -110,18 +100,10 @@ class SwitchedOrigin:
                 raise error
             if self.hold_writes:
                 self._hold()
-                if progress is not None and self.stoppable:
-                    progress(0)
+                if upload.progress is not None and self.stoppable:
+                    upload.progress(0)
             self.before_write()
-            stat = self._origin.write(
-                key,
-                source,
-                attributes=attributes,
-                condition=condition,
-                upload_id=upload_id,
-                in_place=in_place,
-                progress=progress if self.stoppable else None,
-            )
+            stat = self._origin.write(key, upload if self.stoppable else upload._replace(progress=None))
             if self.hold_landed:
                 self._hold()
             if self.error_after_landing is not None:

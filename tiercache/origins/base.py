@@ -69,6 +69,20 @@ class Source(NamedTuple):
     size_bytes: int
 
 
+class Upload(NamedTuple):
+    """What to write, and how."""
+
+    source: Source
+    attributes: Attributes | None = None
+    condition: Condition = ALWAYS
+    upload_id: str = ""
+    """Stored with the object."""
+    in_place: bool = False
+    """With Capability.HARD_LINKS, a file that has further names keeps them, and they have the bytes too; this alone is
+    not atomic, and ``stat`` tells ``unfinished(upload_id)`` while it lasts and after it failed."""
+    progress: Progress | None = None
+
+
 class Origin(Protocol):
     """A bucket, a directory or a host, addressed by keys.
 
@@ -117,22 +131,10 @@ class Origin(Protocol):
         """Describe an object and fetch it in one round trip if it is at most ``limit_bytes`` long (else None)."""
         ...
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
-        """Replace ``key`` by the source's bytes, atomically; missing parent directories are made.
-        ``upload_id`` is stored with the object. Changed if the condition fails; on every failure nothing of it is left
-        behind (multipart aborted, temporary file removed). The result's size is checked against the source.
-        ``in_place``: with Capability.HARD_LINKS, a file that has further names keeps them, and they have the bytes too;
-        this alone is not atomic, and ``stat`` tells ``unfinished(upload_id)`` while it lasts and after it failed."""
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
+        """Replace ``key`` by the source's bytes, atomically but for ``Upload.in_place``; missing parent directories are
+        made. Changed if the condition fails; on every failure nothing of it is left behind (multipart aborted,
+        temporary file removed). The result's size is checked against the source."""
         ...
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:

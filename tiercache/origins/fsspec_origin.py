@@ -25,7 +25,7 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
 from tiercache.origins import metadata
-from tiercache.origins.base import LONGEST_KEY_BYTES, OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source
+from tiercache.origins.base import LONGEST_KEY_BYTES, OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Source, Upload
 from tiercache.origins.fsspec_errors import domain_errors
 from tiercache.origins.fsspec_info import stat_of
 from tiercache.origins.obstore_calls import text_of
@@ -223,29 +223,19 @@ class FsspecOrigin:
             return found, None
         return found, self.read(key, 0, found.size_bytes, found.etag)
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
         path = self._path(key)
         with self._errors(key):
-            self._check(key, path, condition)
+            self._check(key, path, upload.condition)
             if self._protocol in _WHOLE_WRITES:
-                self._put(source, path, attributes, condition, upload_id)
+                self._put(path, upload)
             else:
-                self._put_and_rename(source, path, condition, upload_id)
-            if progress is not None:
-                progress(source.size_bytes)
+                self._put_and_rename(path, upload)
+            if upload.progress is not None:
+                upload.progress(upload.source.size_bytes)
             found = self._with_metadata(self._described(key, self._fresh_info(path)), path)
-        if found.size_bytes != source.size_bytes:
-            raise Broken(f"{self._name(key)}: {found.size_bytes} of {source.size_bytes} bytes arrived")
+        if found.size_bytes != upload.source.size_bytes:
+            raise Broken(f"{self._name(key)}: {found.size_bytes} of {upload.source.size_bytes} bytes arrived")
         return found
 
     def _check(self, key: Key, path: str, condition: Condition) -> None:
@@ -260,25 +250,23 @@ class FsspecOrigin:
         if condition.etag and (current is None or current.etag != condition.etag):
             raise Changed(f"{self._name(key)} is no longer the version that was to be replaced")
 
-    def _put(
-        self, source: Source, path: str, attributes: Attributes | None, condition: Condition, upload_id: str
-    ) -> None:
+    def _put(self, path: str, upload: Upload) -> None:
         extra: dict[str, Any] = {}
         if self._protocol in _S3:
-            extra["Metadata"] = metadata.encode(attributes, Kind.FILE, upload_id=upload_id)
-            if condition.absent:
+            extra["Metadata"] = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
+            if upload.condition.absent:
                 extra["mode"] = "create"
         self._make_parents(path)
         try:
-            self._send(source, path, **extra)
+            self._send(upload.source, path, **extra)
         except FileExistsError:
             raise Changed(f"{path} exists already") from None
 
-    def _put_and_rename(self, source: Source, path: str, condition: Condition, upload_id: str) -> None:
+    def _put_and_rename(self, path: str, upload: Upload) -> None:
         self._make_parents(path)
-        temporary = self._temporary(path, upload_id or os.urandom(8).hex())
+        temporary = self._temporary(path, upload.upload_id or os.urandom(8).hex())
         try:
-            self._send(source, temporary)
+            self._send(upload.source, temporary)
             self._move_over(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):

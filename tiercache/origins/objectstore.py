@@ -22,7 +22,7 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source, Upload
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, path_of
@@ -162,18 +162,9 @@ class ObjectStoreOrigin:
             raise IsDirectory(f"{self._name(key)} is a directory")
         return described, None if described.kind is Kind.SYMLINK else body
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
-        stored = metadata.encode(attributes, Kind.FILE, upload_id=upload_id)
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
+        source, progress, condition = upload.source, upload.progress, upload.condition
+        stored = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
         if source.size_bytes <= self._within_memory.single_put_bytes:
             with self._memory.held_in_thread(Purpose.UPLOAD, source.size_bytes), open(source.path, "rb") as file:
                 data = read_part(file.fileno(), source, Part(1, 0, source.size_bytes))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, NotDirectory, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
-from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Progress, Source, unfinished
+from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Source, Upload, unfinished
 from tiercache.origins.posix_attributes import FILE_TYPES, UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
 from tiercache.origins.posix_calls import (
     EXCHANGE,
@@ -110,30 +110,20 @@ class PosixOrigin:
                 return before, None
         return before, self.read(key, 0, before.size_bytes, before.etag)
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
         before = _lstat_or_none(key)
         if before is not None and stat_module.S_ISDIR(before.st_mode):
             raise IsDirectory(f"{show(key)} is a directory")
         linked = before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode)
-        if in_place and linked:
+        if upload.in_place and linked:
             # a rename would part it from its other names, so this one case gives up atomicity; the staged
             # bytes are still there for another try, and readers see another etag
-            _check_condition(key, condition)
+            _check_condition(key, upload.condition)
             with located(key) as path:
-                _overwrite(path, source, attributes, upload_id, progress)
+                _overwrite(path, upload)
         else:
-            _replace(key, source, attributes or _kept(before), condition, upload_id, progress)
-        return self._checked(key, source)
+            _replace(key, upload._replace(attributes=upload.attributes or _kept(before)))
+        return self._checked(key, upload.source)
 
     def _checked(self, key: Key, source: Source) -> ObjectStat:
         with located(key) as path:
@@ -159,7 +149,7 @@ class PosixOrigin:
             if etag:
                 _check_etag(source, before.etag, etag)
             local = Source(f"/proc/self/fd/{fd}", before.size_bytes)
-            _replace(target, local, before.attributes, Condition(), "", None)
+            _replace(target, Upload(local, before.attributes))
             _check_etag(source, stat_etag(os.fstat(fd)), before.etag)
             return self._checked(target, local)
 
@@ -289,26 +279,19 @@ def _temporary_path(path: bytes, upload_id: str) -> bytes:
     return os.path.join(os.path.dirname(path), _TEMPORARY_PREFIX + os.fsencode(upload_id) + b".tmp")
 
 
-def _replace(
-    key: Key,
-    source: Source,
-    attributes: Attributes | None,
-    condition: Condition,
-    upload_id: str,
-    progress: Progress | None,
-) -> None:
+def _replace(key: Key, upload: Upload) -> None:
     make_directories(parent_of(key))
     with located(key) as path:
-        temporary = _temporary_path(path, upload_id or os.urandom(8).hex())
+        temporary = _temporary_path(path, upload.upload_id or os.urandom(8).hex())
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)  # an interrupted try of the same upload
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             with _closing(fd):
-                copy_bytes(source, fd, progress)
-                _finish(fd, temporary, attributes, upload_id)
-            _check_condition(key, condition)
-            _put_in_place(temporary, path, key, condition)
+                copy_bytes(upload.source, fd, upload.progress)
+                _finish(fd, temporary, upload)
+            _check_condition(key, upload.condition)
+            _put_in_place(temporary, path, key, upload.condition)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -327,24 +310,22 @@ def _put_in_place(temporary: bytes, path: bytes, key: Key, condition: Condition)
     os.unlink(temporary)
 
 
-def _overwrite(
-    path: bytes, source: Source, attributes: Attributes | None, upload_id: str, progress: Progress | None
-) -> None:
+def _overwrite(path: bytes, upload: Upload) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with _closing(fd):
         # told before the first byte goes and until all are durable: the next try must know the torn file for its own
-        _store_upload_id(fd, unfinished(upload_id))
+        _store_upload_id(fd, unfinished(upload.upload_id))
         os.ftruncate(fd, 0)
-        copy_bytes(source, fd, progress)
+        copy_bytes(upload.source, fd, upload.progress)
         os.fsync(fd)
-        _finish(fd, path, attributes, upload_id)
+        _finish(fd, path, upload)
 
 
-def _finish(fd: int, path: bytes, attributes: Attributes | None, upload_id: str) -> None:
+def _finish(fd: int, path: bytes, upload: Upload) -> None:
     """The bytes are in ``fd``: give it its attributes and make everything durable."""
-    _store_upload_id(fd, upload_id)
-    if attributes is not None:
-        apply_attributes(path, attributes)
+    _store_upload_id(fd, upload.upload_id)
+    if upload.attributes is not None:
+        apply_attributes(path, upload.attributes)
     os.fsync(fd)
 
 

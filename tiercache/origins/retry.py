@@ -12,7 +12,7 @@ from tiercache.config import FetchConfig
 from tiercache.errors import Absent, Busy, Changed, Exists, TierCacheError
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
-from tiercache.origins.base import Capability, Condition, Origin, Progress, Source
+from tiercache.origins.base import Capability, Origin, Progress, Upload
 
 T = TypeVar("T")
 
@@ -97,38 +97,20 @@ class RetryingOrigin:
         self._count_bytes("read", len(data) if data is not None else 0)
         return found, data
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
-        sent = _Furthest(progress)
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
+        sent = _Furthest(upload.progress)
 
         def attempt(repeated: bool) -> ObjectStat:
             try:
-                return self._origin.write(
-                    key,
-                    source,
-                    attributes=attributes,
-                    condition=condition,
-                    upload_id=upload_id,
-                    in_place=in_place,
-                    progress=sent.restarted(),
-                )
+                return self._origin.write(key, upload._replace(progress=sent.restarted()))
             except Changed:
-                ours = self._origin.stat(key) if repeated and upload_id else None
-                if ours is None or ours.upload_id != upload_id:
+                ours = self._origin.stat(key) if repeated and upload.upload_id else None
+                if ours is None or ours.upload_id != upload.upload_id:
                     raise
                 return ours
 
         written = self._retrying("write", attempt)
-        self._count_bytes("written", source.size_bytes)
+        self._count_bytes("written", upload.source.size_bytes)
         return written
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
-from tiercache.origins.base import Capability, Condition, Origin, Progress, Source
+from tiercache.origins.base import Capability, Origin, Upload
 
 _LISTED_PER_REQUEST = 1000
 _JITTER = 0.1
@@ -88,27 +88,9 @@ class SimulatedOrigin:
         self._delay(len(data) if data is not None else 0)
         return found, data
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
-        self._delay(source.size_bytes)
-        return self._origin.write(
-            key,
-            source,
-            attributes=attributes,
-            condition=condition,
-            upload_id=upload_id,
-            in_place=in_place,
-            progress=progress,
-        )
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
+        self._delay(upload.source.size_bytes)
+        return self._origin.write(key, upload)
 
     def abort_uploads(self, key: Key, upload_id: str) -> None:
         self._delay()

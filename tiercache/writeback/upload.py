@@ -15,7 +15,7 @@ from tiercache.errors import Absent, Broken, Changed, Exists
 from tiercache.journal import ConditionKind, DirectoryMove, StagedRecord, is_earlier_seal
 from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, ObjectStat
-from tiercache.origins.base import ALWAYS, Condition, Origin, Source, unfinished
+from tiercache.origins.base import ALWAYS, Condition, Origin, Source, Upload, unfinished
 from tiercache.writeback.attempt import Attempt
 
 
@@ -161,12 +161,14 @@ class _Sender:
         self.attempt.check()
         stat = self.origin.write(
             record.key,
-            Source(self.path, record.size_bytes),
-            attributes=record.attributes,
-            condition=condition,
-            upload_id=record.upload_id,
-            in_place=record.in_place,
-            progress=self.attempt.progress,
+            Upload(
+                Source(self.path, record.size_bytes),
+                record.attributes,
+                condition,
+                record.upload_id,
+                in_place=record.in_place,
+                progress=self.attempt.progress,
+            ),
         )
         if stat.size_bytes != record.size_bytes:
             raise Broken(f"the origin has {stat.size_bytes} of {record.size_bytes} bytes of {record.key!r}")

@@ -13,7 +13,7 @@ from tiercache.errors import Absent, Broken, Changed, Exists, NotDirectory, NotE
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source, Upload
 from tiercache.origins.limits import Limits, Part
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, is_plain, text_of
@@ -163,18 +163,9 @@ class S3Origin:
         )
         return described, None if kind is Kind.SYMLINK else body
 
-    def write(
-        self,
-        key: Key,
-        source: Source,
-        *,
-        attributes: Attributes | None,
-        condition: Condition,
-        upload_id: str,
-        in_place: bool = False,
-        progress: Progress | None = None,
-    ) -> ObjectStat:
-        stored = metadata.encode(attributes, Kind.FILE, upload_id=upload_id)
+    def write(self, key: Key, upload: Upload) -> ObjectStat:
+        source, progress, condition = upload.source, upload.progress, upload.condition
+        stored = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
         try:
             if source.size_bytes <= self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)).single_put_bytes:
                 etag = self._put_file(key, source, stored, condition, progress)
