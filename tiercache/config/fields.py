@@ -13,9 +13,15 @@ def _share(value: object) -> object:
     return value if isinstance(value, Size) else parse_share(value)  # type: ignore[arg-type]
 
 
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
 Share = Annotated[Size, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Glob patterns: a list, or one text with a comma between them."""
 Count = Annotated[int, Field(ge=1, le=65536)]
 """A bound on something that exists at least once."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from tiercache.config.fields import Bytes, Count, Duration, Share, at_least
+from tiercache.config.fields import Bytes, Count, Duration, Patterns, Share, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
 from tiercache.config.profiles import PROFILES, Profile, ProfileName
 from tiercache.units import GIB, KIB, MIB, Size
@@ -21,6 +21,16 @@ OTHER_VARIABLES = frozenset({"TIERCACHE_CONFIG", "TIERCACHE_DEBUG"})
 ClientName = Literal["obstore", "s3fs"]
 PolicyName = Literal["lru", "s3fifo", "hold"]
 EngineMode = Literal["auto", "attach", "inprocess"]
+
+
+LAST = (
+    ".metadata",
+    "*.index.json",
+    "trainer_state.json",
+    "latest",
+    "latest_checkpointed_iteration.txt",
+)
+"""What tells a reader that a checkpoint is there: PyTorch's DCP, sharded weights, Transformers, DeepSpeed, Megatron."""
 
 
 def default_cache_dir() -> Path:
@@ -120,6 +130,8 @@ class UploadConfig(Section):
     """Parts of one file in flight at a time."""
     buffer_bytes: Annotated[Bytes, at_least(MIB)] = 256 * MIB
     """Over all uploads together."""
+    last: Patterns = LAST
+    """Names of files that go up after all that was written below their directory before them."""
     retry_base_s: Duration = 0.5
     retry_cap_s: Duration = 30.0
 

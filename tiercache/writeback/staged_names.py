@@ -43,6 +43,7 @@ class StagedNames:
             self._journal.put_later(put=retractions, drop=[member.id for member in family])
         self._remove_files(family)
         self._uploader.wake_retractions(record.lane)
+        self._uploader.changed.ring()
         if wait:
             await self.settle(record.origin, record.key)
         return True

@@ -1,4 +1,5 @@
-"""Whose turn it is: so many at a time, one for each name; who comes while its name is busy waits until it is free."""
+"""Whose turn it is: so many at a time, one for each name; who comes while its name is busy waits until it is free, and
+who has others ahead until they have gone up."""
 
 from __future__ import annotations
 
@@ -17,20 +18,24 @@ _HAVE_TURNS = (StagedState.SEALED, StagedState.UPLOADING, StagedState.CANCELLED)
 
 
 class Turns:
-    """``freed`` rings when a name falls free."""
+    """``changed`` rings when a name falls free, and whenever somebody may have less ``ahead``, which tells of a file
+    whether another has to go up before it."""
 
-    def __init__(self, journal: Journal, *, slots: int, freed: Bell) -> None:
+    def __init__(self, journal: Journal, *, slots: int, changed: Bell, ahead: Callable[[StagedRecord], bool]) -> None:
         self._journal = journal
-        self._freed = freed
+        self._changed = changed
+        self._ahead = ahead
         self._queue = UploadQueue(slots)
         self._work = Bell()
         self._busy: dict[Lane, int] = {}
         self._parked: dict[Lane, set[int]] = {}
+        self._held: set[int] = set()
 
     def add(self, record: StagedRecord, *, due_s: float = 0.0) -> None:
         """Let a sealed file or a retraction have its turn, not before ``due_s`` on trio's clock."""
         for parked in self._parked.values():
             parked.discard(record.id)
+        self._held.discard(record.id)
         size_bytes = 0 if record.state is StagedState.CANCELLED else record.size_bytes
         self._queue.add(record.id, size_bytes, due_s=due_s, now_s=trio.current_time())
         self._work.ring()
@@ -38,10 +43,11 @@ class Turns:
     def remove(self, staged_id: int) -> None:
         """It does not want its turn any more."""
         self._queue.remove(staged_id)
+        self._held.discard(staged_id)
 
     def waits(self, record: StagedRecord) -> bool:
         """Whether it waits for its turn and nothing else."""
-        return record.id in self._queue or record.id in self._parked.get(record.lane, ())
+        return record.id in self._queue or record.id in self._held or record.id in self._parked.get(record.lane, ())
 
     @property
     def busy_lanes(self) -> list[Lane]:
@@ -58,10 +64,21 @@ class Turns:
 
     async def give(self, nursery: trio.Nursery, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
         """Call ``work`` for one after the other, in the nursery, until cancelled."""
+        nursery.start_soon(self._look_again)
         while True:
             self._start_due(nursery, work)
             with trio.move_on_at(self._queue.next_due_s()):
                 await self._work.heard()
+
+    async def _look_again(self) -> None:
+        """Whoever had others ahead may have none now."""
+        while True:
+            await self._changed.heard()
+            held, self._held = self._held, set()
+            for staged_id in sorted(held):
+                record = self._record(staged_id)
+                if record is not None:
+                    self.add(record)
 
     def _start_due(self, nursery: trio.Nursery, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
         while (taken := self._queue.take(trio.current_time())) is not None:
@@ -72,6 +89,9 @@ class Turns:
             elif record.lane in self._busy:
                 self._queue.ended(large=large)
                 self._parked.setdefault(record.lane, set()).add(staged_id)
+            elif self._ahead(record):
+                self._queue.ended(large=large)
+                self._held.add(staged_id)
             else:
                 self._busy[record.lane] = staged_id
                 nursery.start_soon(self._turn, record, large, work)
@@ -96,7 +116,7 @@ class Turns:
                 if parked is not None:
                     self.add(parked)
             self._work.ring()
-            self._freed.ring()
+            self._changed.ring()
 
     def _record(self, staged_id: int) -> StagedRecord | None:
         return self._journal.get(staged_id) or self._journal.retraction(staged_id)

@@ -20,12 +20,17 @@ from tiercache.writeback.attempt import Attempt, UploadCancelled
 from tiercache.writeback.attempts import Attempts
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.commit import Adopts, Commits
+from tiercache.writeback.order import Order
 from tiercache.writeback.retry import Backoff, Failure
-from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of
+from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of, shown
 from tiercache.writeback.turns import Lane, Turns
 from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
+
+HELD_BACK = "held back: "
+STUCK = {StagedState.CONFLICT: "in conflict with another writer's", StagedState.LOST: "lost"}
+"""What waits for somebody to see to it, in words."""
 
 
 class Uploader:
@@ -45,6 +50,7 @@ class Uploader:
         on_state: Callable[[StagedRecord], None],
         on_replaced: Callable[[StagedRecord], None],
         on_moved: Callable[[StagedRecord], None],
+        order: Order,
         delay_s: float,
         rng: random.Random,
     ) -> None:
@@ -56,13 +62,14 @@ class Uploader:
         self._on_state = on_state
         self._on_replaced = on_replaced
         self._on_moved = on_moved
+        self._order = order
         self._delay_s = delay_s
         self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
         self._threads = trio.CapacityLimiter(upload.concurrency)
         self.changed = Bell()
         """Rings at every change of a record's state, and when a lane falls free."""
         self.failures: dict[int, Failure] = {}
-        self.turns = Turns(journal, slots=upload.concurrency, freed=self.changed)
+        self.turns = Turns(journal, slots=upload.concurrency, changed=self.changed, ahead=self._has_others_ahead)
         self.attempts = Attempts(staging)
         self._commits = Commits(
             journal, staging, cache, resolve_origin, metrics=metrics, on_commit=on_commit, on_clean=self._clean
@@ -99,7 +106,27 @@ class Uploader:
         self.turns.remove(staged_id)
         self.failures.pop(staged_id, None)
         self._displacing.discard(staged_id)
+        self._order.forget(staged_id)
         self.attempts.stop(staged_id)
+
+    def _has_others_ahead(self, record: StagedRecord) -> bool:
+        other = self._order.ahead_of(record)
+        if other is not None and other.state in STUCK:
+            self._hold_back(record, f"{HELD_BACK}{shown(other)}, which goes up before it, is {STUCK[other.state]}")
+        elif record.last_error.startswith(HELD_BACK):
+            self._hold_back(record, "")
+        return other is not None
+
+    def _hold_back(self, record: StagedRecord, reason: str) -> None:
+        """Tell why waiting alone will not bring a file up, or that it will now."""
+        if record.last_error == reason and (record.id in self.failures) == bool(reason):
+            return
+        self.failures.pop(record.id, None)
+        if reason:
+            self.failures[record.id] = Failure(0, permanent=True, due_s=trio.current_time())
+            log.warning("%s is %s", shown(record), reason)
+        self._journal.put_later(put=[record._replace(last_error=reason)])
+        self.changed.ring()
 
     def hurry(self) -> None:
         """Try everything now, failed ones included."""
@@ -231,6 +258,7 @@ class Uploader:
     def _clean(self, staged_id: int) -> None:
         self.failures.pop(staged_id, None)
         self._displacing.discard(staged_id)
+        self._order.forget(staged_id)
         self._staging.budget.recheck()
         self.changed.ring()
 

@@ -19,6 +19,7 @@ from tiercache.origins.base import Origin
 from tiercache.staging import Staging
 from tiercache.writeback.commit import Adopts
 from tiercache.writeback.drain import Drain, DrainProgress, DrainResult
+from tiercache.writeback.order import Order
 from tiercache.writeback.recovery import Plan, RecoveryReport, make_plan
 from tiercache.writeback.seals import Seals
 from tiercache.writeback.staged_names import StagedNames
@@ -78,6 +79,7 @@ class WriteBack:
             on_state=on_state,
             on_replaced=on_replaced,
             on_moved=on_moved,
+            order=Order(journal, upload.last, uploads),
             delay_s=upload_delay_s,
             rng=rng or random.Random(),
         )
