@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,17 @@ def test_the_plan_has_no_empty_part_and_grows_with_the_size() -> None:
     assert sum(part.length for part in parts) == five_tib
     with pytest.raises(InvalidArgument):
         plan_parts(501 * KIB, LIMITS)
+
+
+def test_a_copy_does_not_wait_for_the_parts_of_a_large_file(
+    origin: Origin, s3_bucket: Bucket, s3_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    s3_bucket.put("from", os.urandom(120 * KIB))
+    gate = s3_proxy.pause(operation="UploadPart")
+    with ThreadPoolExecutor(1) as caller:
+        sending = caller.submit(write, origin, tmp_path, os.urandom(50 * KIB))
+        gate.wait_reached()
+        assert origin.copy(b"from", b"to").size_bytes == 120 * KIB
+        assert not sending.done()
+        gate.open()
+        sending.result()

@@ -127,7 +127,7 @@ class UploadConfig(Section):
     concurrency: Count = 8
     part_size: Annotated[Bytes, at_least(5 * KIB)] = 16 * MIB
     part_concurrency: Count = 8
-    """Parts of one file in flight at a time."""
+    """Parts in flight at a time to one origin, one of each file in turn."""
     buffer_bytes: Annotated[Bytes, at_least(MIB)] = 256 * MIB
     """Over all uploads together."""
     last: Patterns = LAST

@@ -23,6 +23,7 @@ class Limits(NamedTuple):
     """Over this size a copy is made part by part."""
     list_page: int = 1000
     part_concurrency: int = 8
+    """Parts in flight at a time, over all uploads to one origin."""
     buffer_bytes: int = 256 * _MIB
     """Bound on the bytes of all parts in memory (one part is always allowed)."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import concurrent.futures
 import logging
 import os
 import threading
@@ -15,6 +14,7 @@ from tiercache.memory import Memory, Purpose
 from tiercache.model import Key
 from tiercache.origins import etags
 from tiercache.origins.base import Condition, Progress, Source
+from tiercache.origins.fair_pool import FairPool
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import held_body
 from tiercache.origins.obstore_calls import text_of
@@ -24,16 +24,20 @@ _log = logging.getLogger(__name__)
 
 
 class Multipart:
-    """Runs parts on a pool that all uploads of the origin share, so memory is bounded over all of them."""
+    """Runs parts on a pool that all uploads of the origin share, a part of each in turn: so memory is bounded over all
+    of them, and none waits for a large one to end."""
 
     def __init__(self, control: Control, limits: Limits, memory: Memory) -> None:
         self._control = control
         self._limits = limits
         self._memory = memory
-        self._pool = concurrent.futures.ThreadPoolExecutor(limits.part_concurrency, "tiercache-part")
+        self._uploads = FairPool(limits.part_concurrency, "tiercache-part")
+        # Apart: a copy moves no bytes of ours, and somebody waits for the rename that it is made for.
+        self._copies = FairPool(limits.part_concurrency, "tiercache-part-copy")
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._uploads.close()
+        self._copies.close()
 
     def upload(
         self, key: Key, source: Source, headers: Mapping[str, Any], condition: Condition, progress: Progress | None
@@ -58,7 +62,7 @@ class Multipart:
                 report(part.length)
                 return str(answer["ETag"])
 
-            return self._run(key, parts, headers, condition, send)
+            return self._run(key, parts, headers, condition, send, self._uploads)
         finally:
             os.close(fd)
 
@@ -80,7 +84,7 @@ class Multipart:
             )
             return str(answer["CopyPartResult"]["ETag"])
 
-        return self._run(target, parts, headers, Condition(), send)
+        return self._run(target, parts, headers, Condition(), send, self._copies)
 
     def _run(
         self,
@@ -89,33 +93,20 @@ class Multipart:
         headers: Mapping[str, Any],
         condition: Condition,
         send: Callable[[str, Part], str],
+        pool: FairPool,
     ) -> str:
         answer = self._control.call(
             "create_multipart_upload", key, Key=text_of(key), **headers, **self._control.write_arguments
         )
         upload = str(answer["UploadId"])
         try:
-            sent = self._send_all(parts, lambda part: send(upload, part))
-            return self._complete(key, upload, sent, condition)
+            # All have ended on an error too: an abort overtaken by a part would leave that part behind.
+            sent = pool.map(lambda part: send(upload, part), parts)
+            numbered = [{"PartNumber": part.number, "ETag": etag} for part, etag in zip(parts, sent, strict=True)]
+            return self._complete(key, upload, numbered, condition)
         except BaseException:
             self.abort(key, upload)
             raise
-
-    def _send_all(self, parts: list[Part], send: Callable[[Part], str]) -> list[dict[str, Any]]:
-        """Send all parts; on a failure the rest is called off and those in flight are awaited, then it is raised."""
-        futures = [self._pool.submit(send, part) for part in parts]
-        try:
-            concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-            for future in futures:
-                if future.done() and not future.cancelled() and (error := future.exception()) is not None:
-                    raise error
-        finally:
-            for future in futures:
-                future.cancel()
-            concurrent.futures.wait(futures)  # an abort overtaken by a part would leave that part behind
-        return [
-            {"PartNumber": part.number, "ETag": future.result()} for part, future in zip(parts, futures, strict=True)
-        ]
 
     def _complete(self, key: Key, upload: str, sent: list[dict[str, Any]], condition: Condition) -> str:
         answer = self._control.call(
