@@ -362,16 +362,50 @@ async def test_names_are_found_by_lane_also_after_a_rename(tmp_path: Path) -> No
     journal.close()
 
 
-def test_a_restart_of_the_machine_is_noticed(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
-    journal._commit([], 0, 0, boot_id=b"another boot")
+@in_trio
+async def test_a_restart_of_the_machine_is_noticed_until_a_recovery_is_through(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", boot_id=b"first")
+    await journal.put_many([record(1), record(2)])
+    be_killed(journal)
+    for _ in range(2):  # the first of these starts does not get far
+        again = Journal(tmp_path / "journal", boot_id=b"second")
+        assert again.rebooted
+        await again.put(record(3))  # whatever else it commits
+        be_killed(again)
+    recovering = Journal(tmp_path / "journal", boot_id=b"second")
+    await recovering.recovered(put=[record(2, b"decided")], drop=[1])
+    be_killed(recovering)
+    after = Journal(tmp_path / "journal", boot_id=b"second")
+    assert not after.rebooted
+    assert [(r.id, r.key) for r in after.records()] == [(2, b"decided"), (3, record(3).key)]
+    after.close()
+
+
+@in_trio
+async def test_a_recovery_that_could_not_be_written_has_not_seen_the_restart(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", boot_id=b"first")
+    await journal.put(record(1))
+    be_killed(journal)
+    recovering = FailingJournal(tmp_path / "journal", boot_id=b"second")
+    recovering.failures = [lmdb.Error("Input/output error")]
+    with pytest.raises(Broken):
+        await recovering.recovered(put=[record(1, b"decided")], drop=[])
+    be_killed(recovering)
+    notes = recovering.directory.glob("pending.*")
+    assert any(path.stat().st_size for path in notes)
+    after = Journal(tmp_path / "journal", boot_id=b"second")
+    assert after.rebooted
+    after.close()
+
+
+@in_trio
+async def test_a_journal_that_is_opened_and_closed_stays_what_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", boot_id=b"first")
+    await journal.put(record(1))
     journal.close()
-    again = Journal(tmp_path / "journal")
-    assert again.rebooted
-    again.close()
-    third = Journal(tmp_path / "journal")
-    assert not third.rebooted
-    third.close()
+    before = (tmp_path / "journal" / "data.mdb").read_bytes()
+    Journal(tmp_path / "journal", boot_id=b"second").close()
+    assert (tmp_path / "journal" / "data.mdb").read_bytes() == before
 
 
 async def _filled(tmp_path: Path) -> tuple[Path, Path]:

@@ -42,6 +42,7 @@ class Journal:
         staging_directory: Path | None = None,
         metrics: Metrics | None = None,
         map_size_bytes: int = INITIAL_MAP_BYTES,
+        boot_id: bytes | None = None,
     ) -> None:
         """Open or create. JournalDamaged, with the place of the staged bytes, if what is there cannot be trusted."""
         self.directory = directory
@@ -58,11 +59,12 @@ class Journal:
         self.last_id = 0
         self.commits = 0
         self.rebooted = False
-        """Whether the machine was started anew since the journal was last open: unsynced bytes may be gone."""
+        """Whether the machine was started anew since the last recovery: unsynced bytes may be gone."""
+        self._recovered = False
         self._env, self._rows, self._about = self._open(map_size_bytes)
         self._pid = os.getpid()
         fork.opened(self._env)
-        self._boot_id = _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
+        self._boot_id = current_boot_id() if boot_id is None else boot_id
         try:
             self._pending = self._open_pending()
         except BaseException:
@@ -124,6 +126,12 @@ class Journal:
         but for records that were changed again meanwhile."""
         await self._change(put, drop, undo=undo, durable=True)
 
+    async def recovered(self, *, put: Iterable[StagedRecord], drop: Iterable[int]) -> None:
+        """What a start makes of the records, and with it, in one transaction, that the start has seen this boot of the
+        machine. Alone, that would let a start that does not get so far hide a power cut from the next one."""
+        self._recovered = True
+        await self.apply(put=put, drop=drop)
+
     async def note(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
         """The same for what is not promised to survive a power cut: a killed engine does not lose it, and the commit
         follows by itself. Waits for the disk only when that cannot take the note."""
@@ -184,7 +192,7 @@ class Journal:
             # Not to be interrupted: the commit goes on in its thread anyway, and its result decides what is owed.
             with trio.CancelScope(shield=True):
                 try:
-                    await trio.to_thread.run_sync(self._commit, rows, total, self.last_id)
+                    await trio.to_thread.run_sync(self._commit, rows, total, self.last_id, self._recovered)
                 except BaseException:
                     self._owed = dict.fromkeys([*owed, *self._owed])
                     raise
@@ -222,7 +230,7 @@ class Journal:
             return
         try:
             if self._owed:
-                self._commit(self._rows_of(self._owed), len(self._records), self.last_id)
+                self._commit(self._rows_of(self._owed), len(self._records), self.last_id, self._recovered)
                 self._owed.clear()
             self._pending.clear()
         finally:
@@ -277,8 +285,10 @@ class Journal:
         self.last_id = max(self.last_id, int(about.get(b"last_id", b"0")))
         self.rebooted = about.get(b"boot", self._boot_id) != self._boot_id
         self._take_up_pending()
-        self._commit(self._rows_of(self._owed), len(self._records), self.last_id, boot_id=self._boot_id)
-        self._owed.clear()
+        if self._owed or not about:
+            # A new journal has nothing to recover.
+            self._commit(self._rows_of(self._owed), len(self._records), self.last_id, not about)
+            self._owed.clear()
         self._pending.clear()
 
     def _take_up_pending(self) -> None:
@@ -305,13 +315,11 @@ class Journal:
                 raise self._damaged(f"row {int.from_bytes(name, 'big')}: {error}") from error
         self._owed.clear()
 
-    def _commit(
-        self, rows: list[tuple[int, bytes | None]], total: int, last_id: int, *, boot_id: bytes | None = None
-    ) -> None:
+    def _commit(self, rows: list[tuple[int, bytes | None]], total: int, last_id: int, recovered: bool) -> None:
         with self._env_lock:
             while True:
                 try:
-                    self._write(rows, total, last_id, boot_id)
+                    self._write(rows, total, last_id, recovered)
                     break
                 except lmdb.MapFullError:
                     self._grow()
@@ -323,7 +331,7 @@ class Journal:
         if self._metrics is not None:
             self._metrics.journal_commits.inc()
 
-    def _write(self, rows: list[tuple[int, bytes | None]], total: int, last_id: int, boot_id: bytes | None) -> None:
+    def _write(self, rows: list[tuple[int, bytes | None]], total: int, last_id: int, recovered: bool) -> None:
         with self._env.begin(write=True) as txn:
             for staged_id, value in rows:
                 name = staged_id.to_bytes(8, "big")
@@ -333,9 +341,9 @@ class Journal:
                     txn.put(name, value, db=self._rows)
             txn.put(b"rows", b"%d" % total, db=self._about)
             txn.put(b"last_id", b"%d" % last_id, db=self._about)
-            if boot_id is not None:
-                txn.put(b"format", FORMAT, db=self._about)
-                txn.put(b"boot", boot_id, db=self._about)
+            txn.put(b"format", FORMAT, db=self._about)
+            if recovered:
+                txn.put(b"boot", self._boot_id, db=self._about)
 
     def _grow(self) -> None:
         size_bytes = 2 * self._env.info()["map_size"]
@@ -354,6 +362,11 @@ class Journal:
             f"the journal {self.directory} is damaged ({reason}); the written bytes that the origin lacks are the "
             f"files in {where}: copy them to a safe place before both directories are removed"
         )
+
+
+def current_boot_id() -> bytes:
+    """Which start of the machine this is, as far as the kernel tells."""
+    return _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
 
 
 def _pad_to_last_page(env: lmdb.Environment, data: Path) -> None:

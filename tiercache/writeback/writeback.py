@@ -147,8 +147,8 @@ class WriteBack:
             await trio.to_thread.run_sync(self._staging.sync_names)
         for staged_id, file in files.items():
             self._staging.found(staged_id, file)
-        if plan.put or plan.drop:
-            await self._journal.apply(put=plan.put, drop=plan.drop)
+        if plan.put or plan.drop or self._journal.rebooted:
+            await self._journal.recovered(put=plan.put, drop=plan.drop)
         await trio.to_thread.run_sync(self._move_files, plan)
         for staged_id in [*plan.set_aside, *plan.delete]:
             self._staging.closed(staged_id)
