@@ -15,14 +15,16 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tiercache.errors import MountError
+
+if TYPE_CHECKING:
+    from tiercache.config import Config
 
 log = logging.getLogger(__name__)
 
 FILE_SYSTEM_TYPE = "fuse.tiercache"
-SOURCE_NAME = "tiercache"
 DEVICE = "/dev/fuse"
 
 HELPER_TIMEOUT_S = 30.0
@@ -33,6 +35,11 @@ _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def source_of(config: Config) -> str:
+    """What an engine mounts by this name: whoever looks at a mount knows which engine serves it, without asking."""
+    return f"tiercache-{config.cache_id}"
+
+
 class Mount(NamedTuple):
     """One line of ``/proc/self/mountinfo``."""
 
@@ -40,6 +47,7 @@ class Mount(NamedTuple):
     device: str
     """``major:minor``."""
     type: str
+    source: str
 
 
 def mounts() -> list[Mount]:
@@ -48,7 +56,8 @@ def mounts() -> list[Mount]:
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         before, _, after = os.fsdecode(line).partition(" - ")
         fields = before.split(" ")
-        found.append(Mount(_unescape(fields[4]), fields[2], after.split(" ", 1)[0]))
+        kind, source, _ = after.split(" ", 2)
+        found.append(Mount(_unescape(fields[4]), fields[2], kind, _unescape(source)))
     return found
 
 
@@ -62,11 +71,17 @@ def mounted_at(mountpoint: str) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == mountpoint), None)
 
 
+def holding(path: str) -> Mount | None:
+    """The mount that a path lies in, by its spelling alone: nothing there is touched."""
+    over = [mount for mount in mounts() if is_below(path, mount.mountpoint)]
+    longest = max((len(mount.mountpoint) for mount in over), default=0)
+    return next((mount for mount in reversed(over) if len(mount.mountpoint) == longest), None)
+
+
 def is_stacked(directory: str) -> bool:
     """Whether a directory lies on a filesystem that is itself made of another one, as a container's root is."""
-    path = os.path.realpath(directory)
-    over = [mount for mount in mounts() if is_below(path, mount.mountpoint)]
-    return bool(over) and max(over, key=lambda mount: len(mount.mountpoint)).type in ("overlay", "ecryptfs")
+    mount = holding(os.path.realpath(directory))
+    return mount is not None and mount.type in ("overlay", "ecryptfs")
 
 
 def absolute(mountpoint: str) -> str:
@@ -184,15 +199,12 @@ def _unmount_by_helper(path: str, *, detach: bool) -> None:
         raise MountError(f"{path}: cannot be unmounted: {reason[-1] if reason else 'fusermount3 failed'}")
 
 
-def set_read_ahead(path: str, size_kb: int) -> None:
+def set_read_ahead(device: str, size_kb: int) -> None:
     """Widen the kernel's read-ahead on a mount. Needs root; without it the default of 128 KiB stays."""
-    mount = mounted_at(path)
-    if mount is None:
-        return
     try:
-        Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb").write_text(f"{size_kb}\n")
+        Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(f"{size_kb}\n")
     except OSError as error:
-        log.info("%s: read-ahead stays at the kernel's default: %s", path, error.strerror)
+        log.info("device %s: read-ahead stays at the kernel's default: %s", device, error.strerror)
 
 
 def abort(path: str) -> None:

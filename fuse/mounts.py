@@ -20,6 +20,7 @@ from tiercache.fuse.estate import Estate, OpenSlot
 from tiercache.fuse.invalidation import Invalidator, NoticeSender
 from tiercache.fuse.kernel.session import KernelDriver
 from tiercache.fuse.options import DriverName, MountOptions
+from tiercache.fuse.place import Place
 from tiercache.fuse.vfs import Vfs
 from tiercache.model import Key, Kind
 
@@ -30,9 +31,6 @@ log = logging.getLogger(__name__)
 
 SETTINGS = frozenset({"driver", "allow_other", "read_ahead_kb", "no_open"})
 """What may be set for one mount; the rest follows from its profile."""
-
-_sessions: dict[str, trio.CancelScope] = {}
-"""The mounts of this process: what ends the session of each."""
 
 
 class Driver(NoticeSender, Protocol):
@@ -66,6 +64,8 @@ class Legacy(NamedTuple):
     root_inode: int
     flags: int
     """Features that it negotiated with the kernel."""
+    device: str
+    """See ``Place``."""
     descriptor: int
     estate: Estate
 
@@ -74,7 +74,13 @@ class Legacy(NamedTuple):
         """What ``Succession.keep`` was told. ValueError or KeyError when an engine of another release told it
         otherwise."""
         descriptor, memory = descriptors
-        return cls(session["path"], session["root_inode"], session["flags"], descriptor, Estate(memory))
+        device = session.get("device", "")  # an engine of an earlier release did not tell
+        return cls(session["path"], session["root_inode"], session["flags"], device, descriptor, Estate(memory))
+
+    def is_mounted(self) -> bool:
+        """Whether it is mounted at its path; it may be left elsewhere only. Blocks for a moment."""
+        here = [mount for mount in mountpoints.mounts() if mount.mountpoint == self.path]
+        return any(self.device in ("", mount.device) for mount in here)
 
     @property
     def open_files(self) -> Sequence[OpenSlot]:
@@ -98,6 +104,24 @@ class Serving(NamedTuple):
 
     driver: Driver
     vfs: Vfs
+    place: Place
+    session: trio.CancelScope
+    ending: trio.Event
+    """It was told to ``end``: no engine goes on with it."""
+    over: trio.Event
+    """The session has ended: the kernel has this mount nowhere any more, or it was told to ``end``."""
+
+    async def unmount(self) -> None:
+        """Take it away from its place; MountError when it is in use. ``over`` follows at once, but where it is mounted
+        elsewhere too (in another mount namespace, as a container is) only when it is gone there: it is served until
+        then."""
+        await trio.to_thread.run_sync(self.place.unmount)
+
+    async def end(self) -> None:
+        """End it wherever it is mounted, in use or not; programs that have files open in it get errors: drain first."""
+        self.ending.set()
+        await trio.to_thread.run_sync(self.place.leave_nothing)
+        self.session.cancel()
 
     async def settled(self) -> None:
         """Return when files whose close(2) returned before this call are closed for the engine too."""
@@ -154,6 +178,7 @@ async def serve_mount(
     ``legacy`` this one goes on with what an earlier one made.
     """
     chosen = options_for(namespace.profile, options or {}, read_only=read_only)
+    chosen = chosen._replace(source=mountpoints.source_of(engine.config))
     if legacy is None:
         path = await trio.to_thread.run_sync(_prepare, engine, namespace, root_key, mountpoint)
         root_inode = await _root_inode(namespace, root_key)  # shown from now on
@@ -165,17 +190,20 @@ async def serve_mount(
     vfs = Vfs(namespace, root_key, root_inode=root_inode, options=chosen, estate=estate)
     try:
         driver = await trio.to_thread.run_sync(_driver, vfs, path, engine)
-        await _begin(vfs, driver, path, root_inode, succession, legacy)
+        place = await _begin(vfs, driver, path, root_inode, succession, legacy)
+        serving = Serving(driver, vfs, place, trio.CancelScope(shield=True), trio.Event(), trio.Event())
         try:
             async with _notices(namespace, vfs, driver):
-                await _serve(driver, path, chosen, lambda: on_started(Serving(driver, vfs)), succession)
+                await _serve(serving, lambda: on_started(serving), succession)
         finally:
-            left = succession is not None and succession.is_left() and not driver.gone
+            over_for_all = driver.gone or serving.ending.is_set()
+            left = succession is not None and succession.is_left() and not over_for_all
             if left:
                 driver.close()
             else:
                 with trio.CancelScope(shield=True):
-                    await _end(vfs, driver, path, succession)
+                    await _end(serving, succession)
+            place.close()
     finally:
         if not left:
             namespace.tree.hide(root_key)
@@ -185,99 +213,75 @@ async def serve_mount(
 
 async def _begin(
     vfs: Vfs, driver: Driver, path: str, root_inode: int, succession: Succession | None, legacy: Legacy | None
-) -> None:
+) -> Place:
     """Make the mount, or take it over."""
     if legacy is not None:
         assert isinstance(driver, KernelDriver)
         vfs.files.take_over()
         driver.adopt(legacy.descriptor, legacy.flags)
         log.info("%s: taken over, with %d open files", path, len(legacy.open_files))
-        return
+        return await trio.to_thread.run_sync(Place.of, path, legacy.device)
+    await trio.to_thread.run_sync(driver.mount)
+    place = await trio.to_thread.run_sync(Place.of, path)
     if succession is not None and vfs.estate is not None and isinstance(driver, KernelDriver):
         memory, keep = vfs.estate.descriptor, succession.keep
 
         def on_negotiated(descriptor: int, flags: int) -> None:
-            keep({"path": path, "root_inode": root_inode, "flags": flags}, (descriptor, memory))
+            session = {"path": path, "root_inode": root_inode, "flags": flags, "device": place.device}
+            keep(session, (descriptor, memory))
 
         driver.on_negotiated = on_negotiated
-    await trio.to_thread.run_sync(driver.mount)
     log.info("%s: mounted by the %s driver%s", path, driver.name, " (read-only)" if vfs.options.read_only else "")
+    return place
 
 
-async def _end(vfs: Vfs, driver: Driver, path: str, succession: Succession | None) -> None:
+async def _end(serving: Serving, succession: Succession | None) -> None:
     """The mount is gone, or goes now."""
-    await trio.to_thread.run_sync(_leave_nothing, path)
+    driver, vfs, place = serving.driver, serving.vfs, serving.place
+    await trio.to_thread.run_sync(place.leave_nothing)
+    if serving.session.cancelled_caught:
+        await trio.to_thread.run_sync(place.abort)
     if succession is not None:
         # Before our own descriptor is closed: the last one to be closed ends what is still open in the mount.
         await succession.release()
     driver.close()
     await vfs.files.close()
-    log.info("%s: unmounted", path)
+    log.info("%s: unmounted", place.path)
 
 
-def give_up(mountpoint: str, descriptors: tuple[int, ...]) -> None:
+def give_up(path: str, device: str, descriptors: tuple[int, ...]) -> None:
     """End a mount that cannot be taken over: its programs get errors, and nothing stays mounted."""
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    _leave_nothing(mountpoint)
+    place = Place.of(path, device)
+    place.leave_nothing()
+    place.close()
 
 
-async def unmount(mountpoint: str, *, lazy: bool = False) -> None:
-    """Unmount; ``serve_mount`` then returns. MountError when it is in use or not mounted.
-
-    ``lazy`` takes it away even when it is in use; programs that have files open in it then get errors: drain first.
-    """
-    path = await trio.to_thread.run_sync(mountpoints.absolute, mountpoint)
-    if lazy:
-        await trio.to_thread.run_sync(_leave_nothing, path)
-        session = _sessions.get(path)
-        if session is not None:
-            session.cancel()
-    else:
-        await trio.to_thread.run_sync(mountpoints.unmount, path)
-
-
-async def _serve(
-    driver: Driver, path: str, options: MountOptions, on_started: Callable[[], None], succession: Succession | None
-) -> None:
+async def _serve(serving: Serving, on_started: Callable[[], None], succession: Succession | None) -> None:
     """Run the session. Cancellation unmounts first, while the session still answers, and then ends it."""
-    session = _sessions[path] = trio.CancelScope(shield=True)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_when_cancelled, path, session, succession)
-            await trio.to_thread.run_sync(mountpoints.set_read_ahead, path, options.read_ahead_kb)
-            on_started()
-            with session:
-                await driver.run()
-            nursery.cancel_scope.cancel()
-    finally:
-        del _sessions[path]
+    read_ahead_kb = serving.vfs.options.read_ahead_kb
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_when_cancelled, serving, succession)
+        await trio.to_thread.run_sync(mountpoints.set_read_ahead, serving.place.device, read_ahead_kb)
+        on_started()
+        try:
+            with serving.session:
+                await serving.driver.run()
+        finally:
+            serving.over.set()
+        nursery.cancel_scope.cancel()
 
 
-async def _end_when_cancelled(path: str, session: trio.CancelScope, succession: Succession | None) -> None:
+async def _end_when_cancelled(serving: Serving, succession: Succession | None) -> None:
     try:
         await trio.sleep_forever()
     finally:
         if succession is None or not succession.is_left():
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_leave_nothing, path)
-        session.cancel()
-
-
-def _leave_nothing(path: str) -> None:
-    """Unmount what is ours at ``path``, even if it is in use. Once it is gone this does nothing."""
-    mount = mountpoints.mounted_at(path)
-    if mount is None or mount.type != mountpoints.FILE_SYSTEM_TYPE:
-        return
-    try:
-        mountpoints.unmount(path)
-    except MountError as error:
-        log.warning("%s; it is taken away all the same, open files in it are lost to their programs", error)
-        try:
-            mountpoints.unmount(path, detach=True)
-        except MountError as still:
-            log.error("%s", still)
+                await trio.to_thread.run_sync(serving.place.leave_nothing)
+        serving.session.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -33,6 +33,8 @@ class MountOptions(NamedTuple):
     then the kernel reads the cached copy by itself (passthrough)."""
     driver: DriverName = "auto"
     """auto: our own session, which can do more. pyfuse3 needs libfuse and hosts one mount per process."""
+    source: str = "tiercache"
+    """What is shown as mounted."""
 
     @property
     def no_opendir(self) -> bool:

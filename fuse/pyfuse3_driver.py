@@ -17,7 +17,6 @@ from pyfuse3 import FileHandleT, FileNameT, FlagT, FUSEError, InodeT, ModeT, XAt
 from tiercache.errors import Absent, MountError
 from tiercache.fuse.attributes import PREFERRED_IO_BYTES, Attr, Caller, EntryOut
 from tiercache.fuse.guard import errno_for
-from tiercache.fuse.mountpoint import SOURCE_NAME
 from tiercache.fuse.options import MountOptions
 from tiercache.fuse.vfs import Vfs
 
@@ -284,7 +283,7 @@ class Pyfuse3Driver:
 
 
 def _mount_options(options: MountOptions) -> set[str]:
-    chosen = {*pyfuse3.default_options, f"fsname={SOURCE_NAME}", "subtype=tiercache"}
+    chosen = {*pyfuse3.default_options, f"fsname={options.source}", "subtype=tiercache"}
     if options.allow_other:
         chosen.add("allow_other")
     if options.read_only:

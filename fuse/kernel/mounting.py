@@ -12,7 +12,7 @@ import stat
 import subprocess
 
 from tiercache.errors import MountError
-from tiercache.fuse.mountpoint import DEVICE, FILE_SYSTEM_TYPE, HELPER_TIMEOUT_S, SOURCE_NAME, helper
+from tiercache.fuse.mountpoint import DEVICE, FILE_SYSTEM_TYPE, HELPER_TIMEOUT_S, helper
 from tiercache.fuse.options import MountOptions
 
 _MS_RDONLY = 1
@@ -39,7 +39,7 @@ def _mount_as_root(mountpoint: str, options: MountOptions) -> int:
     ]
     flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if options.read_only else 0)
     failed = _libc.mount(
-        SOURCE_NAME.encode(), os.fsencode(mountpoint), FILE_SYSTEM_TYPE.encode(), flags, ",".join(data).encode()
+        options.source.encode(), os.fsencode(mountpoint), FILE_SYSTEM_TYPE.encode(), flags, ",".join(data).encode()
     )
     if failed:
         code = ctypes.get_errno()
@@ -51,7 +51,7 @@ def _mount_as_root(mountpoint: str, options: MountOptions) -> int:
 
 def _mount_by_helper(mountpoint: str, options: MountOptions) -> int:
     """fusermount3 mounts for us and passes the descriptor over a socket."""
-    chosen = ["default_permissions", f"fsname={SOURCE_NAME}", "subtype=tiercache"]
+    chosen = ["default_permissions", f"fsname={options.source}", "subtype=tiercache"]
     if options.read_only:
         chosen.append("ro")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -203,11 +203,16 @@ class KernelDriver:
         """Return when every request that the kernel has sent so far was taken, and its task has begun: a file whose
         close(2) returned before this call is closed for us as well."""
         until = self._taken + SETTLED_AFTER
-        while self._poll.poll(0) and self._taken < until:
+        while self._sends() and self._taken < until:
             await trio.lowlevel.checkpoint()
         # Tasks of the present batch run once more before this one does.
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
+
+    def _sends(self) -> bool:
+        """Whether the kernel has something for us; never when the session has ended, although poll(2) tells of that
+        too."""
+        return self._descriptor >= 0 and any(events & select.POLLIN for _, events in self._poll.poll(0))
 
     def _answered_inline(self, request: Request) -> bool:
         """Answer what needs no waiting."""

@@ -130,6 +130,19 @@ def test_a_busy_mount_is_not_taken_away(mounted: Mounted, root: Path) -> None:
     assert not is_mounted(root)
 
 
+def test_a_mount_that_is_lazily_unmounted_ends_for_who_uses_it(mounted: Mounted, root: Path) -> None:
+    """Whoever has a file open there must not wait for an answer for ever."""
+    (root / "file").write_bytes(b"x")
+    directory = os.open(root, os.O_RDONLY)
+    try:
+        mounted.engine.umount(root, lazy=True)
+        assert not is_mounted(root)
+        with refused(errno.ENOTCONN):
+            os.stat("file", dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
 def mount_when_gone(mounted: Mounted) -> None:
     """The engine hears a moment later that the kernel has no mount there any more."""
 

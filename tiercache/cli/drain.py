@@ -28,6 +28,10 @@ def umount(client: Client, mountpoint: str, deadline_s: float, *, lazy: bool) ->
         answer = client.request(
             "umount", on_progress=DrainProgress(shown), mountpoint=mountpoint, deadline_s=deadline_s, lazy=lazy
         )
+    where = answer.get("elsewhere")  # an engine of an earlier release does not tell
+    if where is not None:
+        there = " and ".join(where) or "in another mount namespace, such as a container's"
+        print(f"{mountpoint}: still mounted {'at ' if where else ''}{there}; it is served there until it ends")
     tell(client, answer, f"{mountpoint} is unmounted, everything is in the origin")
 
 

@@ -67,7 +67,8 @@ def _mounts(mounts: list[dict[str, Any]]) -> Table:
     table = _table("mount point", "profile", "driver", "", "origin")
     for mount in mounts:
         access = "ro" if mount["read_only"] else "rw"
-        table.add_row(*map(Text, (mount["mountpoint"], mount["profile"], mount["driver"], access, mount["url"])))
+        where = f"{mount['mountpoint']} (elsewhere)" if mount.get("elsewhere") else mount["mountpoint"]
+        table.add_row(*map(Text, (where, mount["profile"], mount["driver"], access, mount["url"])))
     return table
 
 

@@ -162,6 +162,9 @@ class EngineConfig(Section):
     max_clients: Count = 1024
     stop_drain_s: Duration = 60.0
     """How long an engine that is told to end goes on uploading; the rest stays in the journal."""
+    umount_wait_s: Duration = 2.0
+    """How long a mount that was unmounted is expected to end. One that goes on is mounted elsewhere too, as in a
+    container that copied the mounts; it is served there until it ends."""
     restart_limit: Count = 10
     """After so many restarts of a crashed engine within ``restart_window_s`` its mounts are given up."""
     restart_window_s: Duration = 300.0
@@ -227,8 +230,12 @@ class Config(Section):
     @property
     def ram_directory(self) -> Path:
         """Where the RAM tier lives: one directory per cache directory and user."""
-        digest = hashlib.blake2b(os.fsencode(self.cache_dir), digest_size=8).hexdigest()
-        return self.ram.directory or Path(f"/dev/shm/tiercache-{os.geteuid()}-{digest}")
+        return self.ram.directory or Path(f"/dev/shm/tiercache-{os.geteuid()}-{self.cache_id}")
+
+    @property
+    def cache_id(self) -> str:
+        """A short name of the cache directory, where its path does not fit."""
+        return hashlib.blake2b(os.fsencode(self.cache_dir), digest_size=8).hexdigest()
 
     def memory_max_bytes(self) -> int:
         """The ceiling of the engine's memory."""

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
     from tiercache.fuse.mounts import Legacy, Serving, Succession
 
-ENDING_S = 5.0
-"""How long a mount waits for an earlier one of the same place to end."""
-
 log = logging.getLogger("tiercache.engine")
 
 
@@ -43,7 +40,26 @@ class Mount:
     """The supervisor has it too: the next engine goes on with it."""
     serving: Serving | None = None
     """Set as soon as it answers."""
+    elsewhere: bool = False
+    """It was unmounted here, and goes on where it is mounted too, as in a container that copied the mounts."""
     ended: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def name(self) -> str:
+        """What people are told: another one may have the mount point now."""
+        return f"{self.mountpoint} (elsewhere)" if self.elsewhere else self.mountpoint
+
+    @property
+    def spellings(self) -> set[str]:
+        """The mount point as it was given, and as the kernel spells it, which follows links on the way there."""
+        return {self.mountpoint, self.serving.place.path if self.serving is not None else self.mountpoint}
+
+    async def left_at(self) -> list[str] | None:
+        """Where it goes on in this mount namespace although it was unmounted: nowhere when only others have it. None
+        when it has ended."""
+        if self.serving is None or self.serving.over.is_set():
+            return None
+        return await trio.to_thread.run_sync(self.serving.place.paths)
 
 
 class Mounts:
@@ -53,6 +69,7 @@ class Mounts:
         self._engine = engine
         self._nursery = nursery
         self._mounts: dict[str, Mount] = {}
+        """By id."""
         self._inherited: list[tuple[Mount, Legacy]] = []
 
     def __len__(self) -> int:
@@ -74,13 +91,11 @@ class Mounts:
     ) -> Mount:
         """Attach the origin and mount it; returns when the mount answers."""
         mountpoint = _absolute(mountpoint)
-        ending = self._mounts.get(mountpoint)
-        if ending is not None and not _is_mounted(mountpoint):
-            # Somebody else took it away just now, and its task is about to notice.
-            with trio.move_on_after(ENDING_S):
-                await ending.ended.wait()
-        if mountpoint in self._mounts:
-            raise MountError(f"{mountpoint}: {self._mounts[mountpoint].url} is mounted there already")
+        earlier = self._at(mountpoint)
+        if earlier is not None:
+            await self._parted_by_others(earlier)
+        if (there := self._at(mountpoint)) is not None:
+            raise MountError(f"{mountpoint}: {there.url} is mounted there already")
         namespace, root = await self._engine.attach(url, client, options, profile)
         settings = {
             "client": client,
@@ -93,11 +108,11 @@ class Mounts:
         return mount
 
     async def _start(self, mount: Mount, legacy: Legacy | None) -> None:
-        self._mounts[mount.mountpoint] = mount
+        self._mounts[mount.id] = mount
         try:
             mount.serving = await self._nursery.start(self._serve, mount, legacy)
         except BaseException:
-            self._mounts.pop(mount.mountpoint, None)
+            self._mounts.pop(mount.id, None)
             raise
 
     async def _serve(
@@ -127,7 +142,7 @@ class Mounts:
             log.error("the mount at %s ended: %s", mount.mountpoint, error)
         finally:
             metrics.mounts.dec()
-            self._mounts.pop(mount.mountpoint, None)
+            self._mounts.pop(mount.id, None)
             mount.ended.set()
 
     # -- from one engine to the next ----------------------------------------------------------------
@@ -166,10 +181,12 @@ class Mounts:
             except (TierCacheError, KeyError, ValueError) as error:
                 log.error("%s: cannot be taken over, it is given up: %s", asked.get("mountpoint"), error)
                 await self._engine.keeper.release(item.id)
-                await trio.to_thread.run_sync(give_up, asked.get("mountpoint", ""), item.descriptors)
+                device = asked.get("session", {}).get("device", "")
+                await trio.to_thread.run_sync(give_up, asked.get("mountpoint", ""), device, item.descriptors)
                 continue
             mount = Mount(asked["mountpoint"], asked["url"], namespace, root, asked["read_only"], settings, item.id)
             mount.outlives = True
+            mount.elsewhere = not await trio.to_thread.run_sync(legacy.is_mounted)
             self._inherited.append((mount, legacy))
 
     def inherited_inodes(self) -> set[int]:
@@ -200,21 +217,35 @@ class Mounts:
             await mount.ended.wait()
 
     async def umount(self, mountpoint: str, *, lazy: bool = False) -> Mount:
-        """Unmount; MountError when it is in use (unless ``lazy``) or not ours."""
-        from tiercache.fuse.mounts import unmount
-
-        mountpoint = _absolute(mountpoint)
-        mount = self._mounts.get(mountpoint)
-        if mount is None:
-            raise MountError(f"{mountpoint}: not a mount of this engine")
-        await unmount(mountpoint, lazy=lazy)
-        await mount.ended.wait()
+        """Unmount; MountError when it is in use (unless ``lazy``) or not ours. One that is mounted elsewhere too is
+        served there until it ends, unless ``lazy``."""
+        mount = self._require(mountpoint)
+        if mount.serving is None:
+            raise MountError(f"{mount.mountpoint}: is being mounted just now")
+        await (mount.serving.end() if lazy else mount.serving.unmount())
+        await self._part(mount, mount.serving)
         return mount
+
+    async def _part(self, mount: Mount, serving: Serving) -> None:
+        """It was unmounted: wait until it has ended, or leave it to those who have it elsewhere."""
+        with trio.move_on_after(self._engine.config.engine.umount_wait_s):
+            await serving.over.wait()
+        if serving.over.is_set():
+            await mount.ended.wait()
+        elif not mount.elsewhere:
+            mount.elsewhere = True
+            log.info("%s: is mounted elsewhere too, and served there until it ends", mount.mountpoint)
+
+    async def _parted_by_others(self, mount: Mount) -> None:
+        """Somebody else may have taken it away, and its task is about to notice."""
+        serving = mount.serving
+        if serving is not None and not await trio.to_thread.run_sync(serving.place.is_mounted):
+            await self._part(mount, serving)
 
     def io_modes(self, origin: OriginId, inode: int) -> dict[str, str]:
         """How the kernel reads a file in each mount of its origin: ``passthrough``, ``cached`` or ``closed``."""
         return {
-            mount.mountpoint: mount.serving.io_mode(inode)
+            mount.name: mount.serving.io_mode(inode)
             for mount in self
             if mount.serving is not None and mount.namespace.origin_id == origin
         }
@@ -235,20 +266,22 @@ class Mounts:
         """The mount that a local path lies in, and the key that it names there."""
         path = _absolute(path)
         best: Mount | None = None
+        found = ""
         for mount in self._mounts.values():
-            inside = path == mount.mountpoint or path.startswith(mount.mountpoint.rstrip("/") + "/")
-            if inside and (best is None or len(mount.mountpoint) > len(best.mountpoint)):
-                best = mount
+            if mount.elsewhere:
+                continue
+            for spelling in mount.spellings:
+                inside = path == spelling or path.startswith(spelling.rstrip("/") + "/")
+                if inside and len(spelling) > len(found):
+                    best, found = mount, spelling
         if best is None:
             return None
-        rest = os.fsencode(path[len(best.mountpoint) :].strip("/"))
+        rest = os.fsencode(path[len(found) :].strip("/"))
         return best, b"/".join(part for part in (best.root, rest) if part)
 
     def staged_ids(self, mountpoint: str) -> list[int]:
         """The staged files under one mount."""
-        mount = self._mounts.get(_absolute(mountpoint))
-        if mount is None:
-            raise MountError(f"{mountpoint}: not a mount of this engine")
+        mount = self._require(mountpoint)
         return [
             record.id
             for record in self._engine.journal.records()
@@ -259,15 +292,25 @@ class Mounts:
         """MountError when one of them would not outlive this engine."""
         for mount in self:
             if not mount.outlives:
-                raise MountError(f"{mount.mountpoint}: this mount ends with its engine; unmount it first")
+                raise MountError(f"{mount.name}: this mount ends with its engine; unmount it first")
 
     async def close(self) -> None:
-        """Unmount all, in use or not: the engine ends."""
+        """End all, in use or not, here and elsewhere: the engine ends."""
         for mount in self:
-            try:
-                await self.umount(mount.mountpoint, lazy=True)
-            except TierCacheError as error:
-                log.error("%s: could not be unmounted: %s", mount.mountpoint, error)
+            if mount.serving is not None:  # else it is given up with the engine's nursery
+                await mount.serving.end()
+                await mount.ended.wait()
+
+    def _at(self, mountpoint: str) -> Mount | None:
+        """The one that has this mount point."""
+        path = _absolute(mountpoint)
+        return next((mount for mount in self if path in mount.spellings and not mount.elsewhere), None)
+
+    def _require(self, mountpoint: str) -> Mount:
+        mount = self._at(mountpoint)
+        if mount is None:
+            raise MountError(f"{mountpoint}: not a mount of this engine")
+        return mount
 
 
 class _Started:
@@ -280,12 +323,6 @@ class _Started:
     def started(self, serving: Serving) -> None:
         self.reported = True
         self._task_status.started(serving)
-
-
-def _is_mounted(mountpoint: str) -> bool:
-    with open("/proc/self/mounts", "rb") as mounts:
-        wanted = os.fsencode(mountpoint).replace(b"\\", b"\\134").replace(b" ", b"\\040")
-        return any(line.split(b" ")[1] == wanted for line in mounts)
 
 
 def _absolute(path: str) -> str:

@@ -52,6 +52,7 @@ class Status:
                     "profile": mount.namespace.profile.name,
                     "driver": mount.serving.driver.name if mount.serving is not None else "",
                     "read_only": mount.read_only,
+                    "elsewhere": mount.elsewhere,
                 }
                 for mount in engine.mounts
             ],

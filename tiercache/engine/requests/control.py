@@ -83,9 +83,12 @@ async def mount(call: Call, *, url: str, mountpoint: str, settings: dict[str, An
 
 @operation(Nature.CHANGE)
 async def umount(call: Call, *, mountpoint: str, deadline_s: float, lazy: bool) -> dict[str, Any]:
-    """Unmount, so that nothing more is written, and drain what was: the answer is that of ``drain``."""
+    """Unmount, so that nothing more is written here, and drain what was: the answer is that of ``drain``, and
+    ``elsewhere``: None when the mount has ended, else where it goes on here ([]: in another mount namespace)."""
     engine = call.engine
     gone = await engine.mounts.umount(mountpoint, lazy=lazy)
+    if gone.elsewhere and gone.serving is not None:
+        await gone.serving.settled()
     # The end of the mount may have come before the end of a release.
     await engine.seal_flushed()
     ids = [
@@ -93,7 +96,8 @@ async def umount(call: Call, *, mountpoint: str, deadline_s: float, lazy: bool) 
         for record in engine.journal.records()
         if record.origin == gone.namespace.origin_id and is_below(record.key, gone.root)
     ]
-    return await _drain(call, lambda: engine.writeback.drain(deadline_s, ids=ids))
+    answer = await _drain(call, lambda: engine.writeback.drain(deadline_s, ids=ids))
+    return {**answer, "elsewhere": await gone.left_at()}
 
 
 async def _drain(call: Call, drain: Callable[[], Awaitable[DrainResult]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tiercache.engine.supervisor.channel import EXIT_REPLACE, Message, close_all, pair, receive, send
-from tiercache.engine.supervisor.letting_go import let_go
+from tiercache.engine.supervisor.letting_go import let_go, lost_mount
 from tiercache.engine.supervisor.restarts import Restarts
 
 PROTOCOL_VERSION: Final = 1
@@ -75,7 +75,7 @@ class Supervisor:
             delay_s = self._delay_after(code)
             if delay_s is None or not self._pause(delay_s):
                 break
-        let_go([(held.description.get("mountpoint", ""), held.descriptors) for held in self._held.values()], say)
+        let_go([lost_mount(held.description, held.descriptors) for held in self._held.values()], say)
         return code if code >= 0 else 128 - code
 
     def _delay_after(self, code: int) -> float | None:
