@@ -111,7 +111,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the engine, its tiers, mounts and dirty files; with PATH, what that file has reached."""
-    from tiercache.cli.link import attach_existing, engine_of_mount
+    from tiercache.cli.link import attach_existing
     from tiercache.cli.origin import choose_origin
     from tiercache.errors import MountError
 
@@ -123,6 +123,8 @@ def status(
         answer = attach_existing(settled).request("status_path", path=origin.url)
     else:
         import os
+
+        from tiercache.cli.owner import engine_of_mount
 
         path = os.path.abspath(path)
         engine = engine_of_mount(settled, path)

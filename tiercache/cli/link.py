@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from tiercache.cli.options import pairs
 from tiercache.client import Client
 from tiercache.engine.process import NoEngine
-from tiercache.errors import ConfigError, EngineUnreachable, TierCacheError
+from tiercache.errors import ConfigError, EngineUnreachable
 
 if TYPE_CHECKING:
     from tiercache.config import Config
 
 UNIX_SOCKETS = Path("/proc/net/unix")
-PROBE_TIMEOUT_S = 5.0
 
 
 def starting(config: Config, settings: list[str] | None = None) -> Client:
@@ -75,33 +74,6 @@ def attach_or_recover(config: Config, settings: list[str] | None = None) -> Clie
         return starting(config)
     client.require(config, pairs(settings, "--set"))
     return client
-
-
-def engine_of_mount(config: Config, path: str) -> Client | None:
-    """A client of the engine that has ``path`` mounted. The mount tells which one that is, whatever is configured."""
-    for cache_dir in dict.fromkeys([config.cache_dir, *running_cache_dirs()]):
-        candidate = config.model_copy(update={"cache_dir": cache_dir})
-        if _holds(candidate, path):
-            return attached(candidate)
-    return None
-
-
-def _holds(config: Config, path: str) -> bool:
-    client = Client(_quick(config), mode="attach")
-    try:
-        mounts = client.status()["mounts"]
-    except TierCacheError:
-        return False
-    finally:
-        client.close()
-    roots = [mount["mountpoint"].rstrip("/") for mount in mounts]
-    return any(path == root or path.startswith(f"{root}/") for root in roots)
-
-
-def _quick(config: Config) -> Config:
-    """An engine that hangs must not keep the others from being asked."""
-    hurried = {"request_timeout_s": PROBE_TIMEOUT_S, "start_timeout_s": PROBE_TIMEOUT_S}
-    return config.model_copy(update={"engine": config.engine.model_copy(update=hurried)})
 
 
 def _check_exists(cache_dir: Path) -> None:

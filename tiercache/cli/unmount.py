@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from tiercache.cli.drain import drain, umount
-from tiercache.cli.link import attach_or_recover, engine_of_mount
+from tiercache.cli.link import attach_or_recover
+from tiercache.cli.owner import engine_of_mount
 from tiercache.errors import MountError
 
 if TYPE_CHECKING:
