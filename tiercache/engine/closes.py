@@ -1,4 +1,4 @@
-"""What close and fsync promise: a staged file is sealed by its last writer, or sent at once when asked."""
+"""What close and fsync promise, and when a staged file is sealed: by its last writer, or at once where that is promised."""
 
 from __future__ import annotations
 
@@ -27,30 +27,32 @@ class Closes:
         self._writeback = parts.writeback
         self._lending = lending
 
-    async def flush(self, live: LiveInode, *, last_writer: bool) -> None:
-        """Seal what was written when no other handle may write more of it."""
-        staged = live.staged
-        if staged is not None and last_writer:
-            await self.close_written(live, staged)
-
-    def flushed_lent(self, live: LiveInode) -> bool:
-        """Whether there is nothing to do, nor to tell, when a descriptor of a file that the kernel writes is closed."""
+    def flushed(self, live: LiveInode) -> bool:
+        """Whether there is nothing to do, nor to tell, when a descriptor that may write is closed."""
         if live.staged is None:
             return True
-        syncs = self._profile.sync_on_close and self._profile.ack != "memory"
-        return not syncs and self._writeback.error_of(live.staged.id) is None
+        return not self._syncs_at_close and self._writeback.error_of(live.staged.id) is None
 
-    async def flush_lent(self, live: LiveInode) -> None:
-        """A descriptor of a file that the kernel writes was closed: what close promises, without sealing."""
+    async def flush(self, live: LiveInode) -> None:
+        """A descriptor was closed: what close promises of the bytes that are there now. Their way to the origin begins
+        when the last descriptor of the last handle is gone, since copies of this one may still write, in other
+        processes too; unless the promise is that the origin has them when close returns."""
         staged = live.staged
         if staged is None:
             return
+        if self._syncs_at_close and self._profile.ack == "origin":
+            await self.close_written(live, staged)
+            return
         self._tell_failure(staged)
-        if self._profile.sync_on_close and self._profile.ack != "memory":
+        if self._syncs_at_close:
             await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
 
+    @property
+    def _syncs_at_close(self) -> bool:
+        return self._profile.sync_on_close and self._profile.ack != "memory"
+
     async def close_written(self, live: LiveInode, staged: StagedFile) -> None:
-        """What close(2) and the close of a client's file promise under this profile."""
+        """Seal what is there, and wait for what close promises under this profile."""
         async with self._tree.name_of(live):
             await self.seal_closed(live, staged)
         await self.wait_closed(staged.id)
@@ -58,7 +60,7 @@ class Closes:
     async def seal_closed(self, live: LiveInode, staged: StagedFile) -> None:
         """The half of it that whoever holds the name does."""
         self._tell_failure(staged)
-        await self.seal_held(live, sync=self._profile.sync_on_close and self._profile.ack != "memory")
+        await self.seal_held(live, sync=self._syncs_at_close)
 
     async def wait_closed(self, staged_id: int) -> None:
         """The half that takes as long as the upload."""

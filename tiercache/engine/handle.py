@@ -182,16 +182,13 @@ class Handle:
         return offset if whence == os.SEEK_DATA else size_bytes
 
     async def flush(self) -> None:
-        """close(2) was called on one descriptor: make what was written recoverable and start its way to the origin.
-        What the kernel writes by itself starts when the last descriptor is gone: until then it may write more."""
-        if self._live.lent_for_writing:
-            await self._writes.closes.flush_lent(self._live)
-            return
-        await self._writes.closes.flush(self._live, last_writer=self.writable and self._live.writers == 1)
+        """close(2) was called on one descriptor, of which there may be copies: keep what close promises."""
+        if self.writable:
+            await self._writes.closes.flush(self._live)
 
     def flush_now(self) -> bool:
         """Whether ``flush`` has nothing to do, and so can be left out."""
-        return not self.writable or (self._live.lent_for_writing and self._writes.closes.flushed_lent(self._live))
+        return not self.writable or self._writes.closes.flushed(self._live)
 
     async def fsync(self, *, data_only: bool = False) -> None:
         """Return when the written bytes survive what the profile's ``ack`` promises."""
