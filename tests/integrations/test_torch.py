@@ -13,7 +13,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
 from rig.datasets import ImageFiles, digest
+from rig.engines import attached_client, small_config
 from rig.ground import Ground
+from rig.power_loss import bring_home
 
 LOADER_TIMEOUT_S = 60
 
@@ -135,6 +137,23 @@ def test_distributed_checkpoint_writes_and_reads_back(ground: Ground, sync_files
     assert sorted(Path(name).name for name in ground.fs.find(f"{ground.path}/dcp")) == [".metadata", "__0_0.distcp"]
     loaded = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     dcp.load(loaded, storage_reader=FsspecReader(url, **options), no_dist=True)
+    assert_equal(loaded, state)
+
+
+def test_a_distributed_checkpoint_that_was_synced_survives_a_power_loss(tmp_path: Path) -> None:
+    """Its writer calls fsync for each file through the descriptor, before it closes it."""
+    (tmp_path / "origin").mkdir()
+    config = small_config(tmp_path, **{"staging.upload_delay_s": "1h"})
+    options: dict[str, Any] = {"tiercache": {"cache_dir": str(config.cache_dir)}}
+    url = f"tiercache::file://{tmp_path}/origin/dcp"
+    state = dict(model_state()["model"])
+    with attached_client(config) as client:
+        client.status()  # starts it, with these settings
+        dcp.save(state, storage_writer=FsspecWriter(url, **options), no_dist=True)
+        assert not list((tmp_path / "origin" / "dcp").glob("*"))
+        assert bring_home(client, tmp_path) == []
+    loaded = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    dcp.load(loaded, checkpoint_id=tmp_path / "origin" / "dcp", no_dist=True)
     assert_equal(loaded, state)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
 from tiercache.client.connection import Connection
+from tiercache.client.dirty_pages import may_be_synced
 from tiercache.errors import Broken, EngineUnreachable, InvalidArgument, NoSpace, TierCacheError, errno_of, os_error
 from tiercache.model import Entry, Key
 
@@ -39,6 +40,8 @@ class Writer:
         self._pid = os.getpid()
         self._failed = False
         """A sync failed: the bytes are suspect and must not be published."""
+        self._given_out = False
+        """Somebody has the descriptor and may call fsync with it, of which we are not told."""
         self.closed = False
         self.entry: Entry | None = None
         """What became of it, once it is published."""
@@ -51,8 +54,10 @@ class Writer:
     # -- writing ----------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """The descriptor. Bytes written through it directly count in the staging budget only once it is published."""
+        """The descriptor. Bytes written through it directly count in the staging budget only once it is published. An
+        fsync of it is kept when the file is published, for what is not written anew after it."""
         self._require_open()
+        self._given_out = True
         return self._descriptor
 
     def write(self, data: Any) -> int:
@@ -82,6 +87,11 @@ class Writer:
             os.ftruncate(self._descriptor, size_bytes)
         except OSError as error:
             raise self._local_error("truncate", error) from error
+
+    def readinto(self, buffer: Any) -> int:
+        """Read at the file position."""
+        self._require_open()
+        return os.readv(self._descriptor, [buffer])
 
     def pread(self, offset: int, length: int) -> bytes:
         """Bytes as they are in the staged file now."""
@@ -131,7 +141,9 @@ class Writer:
             return
         try:
             self._require_open()
-            self.entry = ipc.entry_of(self._request("publish"))
+            # Nothing that was synced may be less than that under its name: what is published is, as a whole.
+            synced = {"sync": True} if self._given_out and may_be_synced(self._descriptor) else {}
+            self.entry = ipc.entry_of(self._request("publish", **synced))
         except BaseException:
             # The connection is closed with it: what the engine has not published it discards.
             self._end(keep_connection=False)
@@ -227,7 +239,7 @@ class StagedIO(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         self._check()
-        return os.readv(self._writer.fileno(), [buffer])
+        return self._writer.readinto(buffer)
 
     def write(self, data: Any, /) -> int:
         self._check()

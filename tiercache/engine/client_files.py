@@ -101,16 +101,17 @@ class ClientFiles:
             await self._journal.note(put=[record._replace(base_etag=base_etag)])
         return True
 
-    async def publish(self, staged_id: int) -> Entry:
-        """The client closed its file: it replaces the name, at once here and later at the origin."""
+    async def publish(self, staged_id: int, *, sync: bool = False) -> Entry:
+        """The client closed its file: it replaces the name, at once here and later at the origin. ``sync``: with what
+        fsync promises."""
         while True:
             key = self._record(staged_id).key
             async with self._tree.hold(key):
                 record = self._record(staged_id)
                 if record.key == key:  # else its directory was moved while we waited
-                    entry = await self._publish_held(record)
+                    entry = await self._publish_held(record, sync=sync)
                     break
-        await self._writes.closes.wait_closed(staged_id)
+        await self._writes.closes.wait_closed(staged_id, synced=sync)
         return self._tree.entry(record.key) or entry
 
     def _record(self, staged_id: int) -> StagedRecord:
@@ -119,7 +120,7 @@ class ClientFiles:
             raise Absent(f"there is no staged file {staged_id}")
         return record
 
-    async def _publish_held(self, record: StagedRecord) -> Entry:
+    async def _publish_held(self, record: StagedRecord, *, sync: bool) -> Entry:
         key, staged = record.key, self._staging.open(record.id)
         replaced = await self._present(key, sure=record.condition is not ConditionKind.ALWAYS)
         if replaced is not None and record.condition is ConditionKind.IF_ABSENT:
@@ -144,7 +145,7 @@ class ClientFiles:
             # In one step with the new entry: the older upload may end any time, and must not take the name back.
             self._parting.done(key, replaced)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
-        await self._writes.closes.seal_closed(live, staged)
+        await self._writes.closes.seal_closed(live, staged, sync=sync)
         if replaced is not None:
             await self._drop_older(replaced, older)
         return entry

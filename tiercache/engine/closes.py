@@ -1,4 +1,4 @@
-"""What close and fsync promise, and when a staged file is sealed: by its last writer, or at once where that is promised."""
+"""What close and fsync promise, and when a staged file is sealed: by its last writer, or where a promise needs it."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Closes:
             await self.seal_closed(live, staged)
         await self.wait_closed(staged.id)
 
-    async def seal_closed(self, live: LiveInode, staged: StagedFile) -> None:
-        """The half of it that whoever holds the name does."""
+    async def seal_closed(self, live: LiveInode, staged: StagedFile, *, sync: bool = False) -> None:
+        """The half of it that whoever holds the name does. ``sync``: with what fsync promises."""
         self._tell_failure(staged)
-        await self.seal_held(live, sync=self._syncs_at_close)
+        await self.seal_held(live, sync=(sync or self._profile.sync_on_close) and self._profile.ack != "memory")
 
-    async def wait_closed(self, staged_id: int) -> None:
+    async def wait_closed(self, staged_id: int, *, synced: bool = False) -> None:
         """The half that takes as long as the upload."""
-        if self._profile.sync_on_close and self._profile.ack == "origin":
+        if (synced or self._profile.sync_on_close) and self._profile.ack == "origin":
             await self._writeback.wait(staged_id)
 
     async def fsync(self, live: LiveInode) -> None:

@@ -407,8 +407,8 @@ class Namespace:
         staged = await self.client_files.stage(key, exclusive=exclusive, keep=keep)
         return staged.id, staged.path, staged.size_bytes
 
-    async def publish(self, staged_id: int) -> Entry:
-        return await self.client_files.publish(staged_id)
+    async def publish(self, staged_id: int, *, sync: bool = False) -> Entry:
+        return await self.client_files.publish(staged_id, sync=sync)
 
     async def sync_staged(self, staged_id: int) -> None:
         await self.client_files.sync_staged(staged_id)

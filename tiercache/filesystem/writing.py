@@ -61,12 +61,18 @@ class Publishing(Buffered):
     @property
     def size(self) -> int:
         """Bytes in the staged file, buffered ones not counted."""
-        return os.fstat(self.fileno()).st_size
+        return self._writer.size
 
     @property
     def full_name(self) -> str:
         """The path with its protocol."""
         return str(self.fs.unstrip_protocol(self.path))
+
+    def fileno(self) -> int:
+        """The staged file's descriptor; what was written before is in it. An fsync of it survives a power loss from
+        the moment on at which the file is closed."""
+        self.flush()
+        return super().fileno()
 
     def close(self) -> None:
         """Publish what was written, or in a transaction keep it for the commit."""

@@ -252,9 +252,10 @@ async def sync(call: Call, *, staged: int) -> None:
 
 
 @operation(Nature.CHANGE)
-async def publish(call: Call, *, staged: int) -> Entry:
-    """The file is whole: it takes its name here at once and goes to the origin."""
-    entry = await _space_of(call, staged).publish(staged)
+async def publish(call: Call, *, staged: int, sync: bool = False) -> Entry:
+    """The file is whole: it takes its name here at once and goes to the origin. ``sync``: the client may have called
+    fsync for it."""
+    entry = await _space_of(call, staged).publish(staged, sync=sync)
     call.owner.staged.pop(staged, None)
     return entry
 
