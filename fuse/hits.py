@@ -12,6 +12,7 @@ from tiercache.errors import Absent, Changed, NoAttribute
 from tiercache.fuse.attributes import Attr, DirEntry, EntryOut
 from tiercache.fuse.directories import Child, Stream, Streams
 from tiercache.fuse.handles import HandleTable
+from tiercache.fuse.latest import LATEST
 from tiercache.fuse.nodes import ROOT_NODE, Nodes
 from tiercache.fuse.openless import Openless
 from tiercache.fuse.pages import PageCache
@@ -46,6 +47,8 @@ class Hits:
         if entry is None:
             return None
         if entry.kind is Kind.ABSENT:
+            if name == LATEST:
+                return None
             raise Absent(f"{name!r}: no such file or directory")
         if self._nodes.options.no_open:
             self._openless.looked_up(key, entry)

@@ -26,6 +26,7 @@ from tiercache.fuse.estate import Estate
 from tiercache.fuse.files import OpenFiles
 from tiercache.fuse.handles import HandleTable
 from tiercache.fuse.hits import Hits
+from tiercache.fuse.latest import LATEST, LatestLinks
 from tiercache.fuse.nodes import Nodes, handed_down, without_privileges
 from tiercache.fuse.notices import Notices
 from tiercache.fuse.openless import Openless
@@ -54,6 +55,7 @@ class Vfs:
         self.estate = estate
         self._nodes = Nodes(namespace, root_key, root_inode=root_inode, options=options)
         self._handles = HandleTable(estate)
+        self._latest = LatestLinks(namespace, self._nodes)
         self._streams = Streams(namespace.key_of)
         self.backings = Backings()
         self._pages = PageCache(self.backings)
@@ -74,7 +76,12 @@ class Vfs:
     # -- names ------------------------------------------------------------------------------------
 
     async def lookup(self, parent: int, name: bytes) -> EntryOut:
-        return self._nodes.entry_out(await self._namespace.lookup(self.hits.key_of_name(parent, name)))
+        try:
+            return self._nodes.entry_out(await self._namespace.lookup(self.hits.key_of_name(parent, name)))
+        except Absent:
+            if name != LATEST:
+                raise
+        return await self._latest.look_up(self._nodes.key(parent))
 
     def forget(self, node: int) -> None:
         """The kernel dropped the node. Ids are persisted, so there is nothing else to forget."""
@@ -82,13 +89,14 @@ class Vfs:
         self._pages.forgotten(inode)
         self._nodes.forgotten(inode)
         self._openless.forget(inode)
+        self._latest.forget(inode)
 
     async def getattr(self, node: int) -> Attr:
         inode = self._nodes.inode(node)
         try:
             return self._nodes.attr(await self._namespace.getattr(inode))
         except (Absent, Changed):
-            left = self._namespace.nameless(inode) or self._nodes.removed_entry(inode)
+            left = self._namespace.nameless(inode) or self._nodes.removed_entry(inode) or self._latest.entry(inode)
             if left is None:
                 raise
             return self._nodes.attr(left)
@@ -182,7 +190,8 @@ class Vfs:
         return self._nodes.entry_out(entry)
 
     async def readlink(self, node: int) -> bytes:
-        entry = await self._namespace.getattr(self._nodes.inode(node))
+        inode = self._nodes.inode(node)
+        entry = self._latest.entry(inode) or await self._namespace.getattr(inode)
         if entry.kind is not Kind.SYMLINK:
             raise InvalidArgument("not a symbolic link")
         return entry.link_target

@@ -181,3 +181,30 @@ def test_settings_that_the_running_engine_has_are_taken_however_they_are_spelled
     others = ("engine.mode=attach", "engine.start_timeout_s=59", "origins.mine.url=file:///data")
     arguments = [argument for setting in (*equal, *others) for argument in ("--set", setting)]
     tiercache.good(*tiercache.here("warmup", origin, *arguments))
+
+
+def test_checkpoints_are_listed_with_what_they_lack(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    (origin / "checkpoint-1").mkdir()
+    (origin / "checkpoint-1" / "model.pt").write_bytes(b"1" * 2048)
+    tiercache.good(*tiercache.here("mount", origin, mountpoint))
+    (mountpoint / "checkpoint-2").mkdir()
+    with open(mountpoint / "checkpoint-2" / "model.pt", "wb") as file:
+        file.write(b"2" * 1024)
+        file.flush()
+        found = json.loads(tiercache.good(*tiercache.here("checkpoints", mountpoint, "--json")))
+        text = tiercache.good(*tiercache.here("checkpoints", origin.as_uri()))
+    assert [(c["name"], c["complete"], c["size_bytes"]) for c in found] == [
+        ("checkpoint-2", False, 1024),
+        ("checkpoint-1", True, 2048),
+    ]
+    assert found[0]["lacks"] == "model.pt is being written"
+    header, newest, older = map(str.rstrip, text.splitlines())
+    assert header.split() == ["checkpoint", "age", "files", "size", "has", "reached"]
+    assert newest.split()[0] == "checkpoint-2"
+    assert newest.endswith("model.pt is being written")
+    assert older.split()[0] == "checkpoint-1"
+    assert older.endswith("complete")
+    assert "no checkpoint" in tiercache.good(*tiercache.here("checkpoints", mountpoint / "sub"))
+    line = tiercache.failure(*tiercache.here("checkpoints", mountpoint / "a.txt"))
+    assert line.endswith("not a directory")
+    tiercache.good(*tiercache.here("umount", mountpoint))

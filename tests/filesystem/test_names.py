@@ -334,3 +334,25 @@ def test_a_pipe_is_listed_and_never_opened(local: Ground) -> None:
             call(f"{base}/pipe")
     fs.rm(base, recursive=True)
     assert not Path(base).exists()
+
+
+def test_the_latest_complete_checkpoint_is_told(ground: Ground) -> None:
+    for name in ("checkpoint-9/model.pt", "checkpoint-10/__0_0.distcp", "notes.txt"):
+        ground.fs.pipe_file(f"{ground.path}/{name}", b"12345")
+    ground.drain()
+    assert ground.fs.latest_complete(ground.path) == f"{ground.path}/checkpoint-9"
+    newest, older = ground.fs.checkpoints(ground.path)
+    assert (newest["name"], newest["complete"], newest["lacks"]) == (
+        f"{ground.path}/checkpoint-10",
+        False,
+        ".metadata is missing",
+    )
+    assert (older["name"], older["complete"], older["lacks"]) == (f"{ground.path}/checkpoint-9", True, "")
+    assert (older["files"], older["size"], older["level"]) == (1, 5, "origin")
+    assert older["saved"] > 1.7e9
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        ground.fs.latest_complete(f"{ground.path}/checkpoint-9")
+    with pytest.raises(FileNotFoundError):
+        ground.fs.checkpoints(f"{ground.path}/none")
+    with pytest.raises(NotADirectoryError):
+        ground.fs.checkpoints(f"{ground.path}/notes.txt")

@@ -112,24 +112,13 @@ def status(
 ) -> None:
     """Show the engine, its tiers, mounts and dirty files; with PATH, what that file has reached."""
     from tiercache.cli.link import attach_existing
-    from tiercache.cli.origin import choose_origin
-    from tiercache.errors import MountError
+    from tiercache.cli.place import engine_of
 
     settled = configuration(cache_dir, config, None)
     if path is None:
         answer = attach_existing(settled).status()
-    elif "://" in path:
-        origin = choose_origin(settled, path, client=None, options=None, profile=None)
-        answer = attach_existing(settled).request("status_path", path=origin.url)
     else:
-        import os
-
-        from tiercache.cli.owner import engine_of_mount
-
-        path = os.path.abspath(path)
-        engine = engine_of_mount(settled, path)
-        if engine is None:
-            raise MountError(f"{path}: lies under no mount of tiercache; of an origin ask by its URL, file://{path}")
+        engine, path = engine_of(settled, path)
         answer = engine.request("status_path", path=path)
     from tiercache.cli.status import print_engine, print_json, print_path
 
@@ -139,6 +128,21 @@ def status(
         print_engine(answer)
     else:
         print_path(answer)
+
+
+@app.command()
+def checkpoints(
+    directory: Annotated[str, typer.Argument(help="A directory under a mount, or a URL.", metavar="DIR")],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the checkpoints in a directory, the latest first: which are complete, and how far the others have come."""
+    from tiercache.cli.checkpoints import show
+    from tiercache.cli.place import engine_of
+
+    engine, path = engine_of(configuration(cache_dir, config, None), directory)
+    show(path, engine.request("checkpoints_path", path=path), as_json=as_json)
 
 
 @app.command()

@@ -19,7 +19,7 @@ WIDTH_MAX = 10_000
 """A table is as wide as what is in it."""
 
 
-def print_json(answer: dict[str, Any]) -> None:
+def print_json(answer: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Plain JSON, for programs."""
     print(json.dumps(answer, indent=2, default=str))
 
@@ -46,7 +46,7 @@ def _tiers(status: dict[str, Any]) -> Table:
     figures = status["metrics"]
     misses = float(figures.get("misses_total", 0))
     reads = misses + sum(tier["hits"] for tier in status["tiers"].values())
-    table = _table("tier", *map(_right, ("used", "capacity", "files", "hits", "ratio", "filled", "evicted", "damaged")))
+    table = headed("tier", *map(_right, ("used", "capacity", "files", "hits", "ratio", "filled", "evicted", "damaged")))
     for name, tier in status["tiers"].items():
         table.add_row(
             name,
@@ -64,7 +64,7 @@ def _tiers(status: dict[str, Any]) -> Table:
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:
-    table = _table("mount point", "profile", "driver", "", "origin")
+    table = headed("mount point", "profile", "driver", "", "origin")
     for mount in mounts:
         access = "ro" if mount["read_only"] else "rw"
         where = f"{mount['mountpoint']} (elsewhere)" if mount.get("elsewhere") else mount["mountpoint"]
@@ -131,7 +131,8 @@ def print_path(file: dict[str, Any]) -> None:
         console.print(Text(f"{name:<11}{value}"))
 
 
-def _table(*headers: Column | str) -> Table:
+def headed(*headers: Column | str) -> Table:
+    """A table without lines, as wide as what is in it."""
     columns = [Column(header, no_wrap=True) if isinstance(header, str) else header for header in headers]
     return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
 

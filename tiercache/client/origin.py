@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Names = list[tuple[bytes, Entry]]
 Parts = list[Any]
+Told = list[dict[str, Any]]
 
 CAT_ATTEMPTS = 3
 """How often ``cat`` starts over when the object is replaced while it reads; then the error is told."""
@@ -154,6 +155,15 @@ class RemoteOrigin:
     def state(self, key: Key) -> str:
         """What the newest bytes of a name have reached: ``clean``, ``staged``, ``sealed``, ``uploading``, …"""
         return str(self.request("state", key=key))
+
+    def checkpoints(self, directory: Key) -> Told:
+        """The checkpoints in a directory, the latest first: name, complete, lacks, level, files, size_bytes, saved."""
+        found: Told = self.request("checkpoints", key=directory)
+        return found
+
+    def latest_checkpoint(self, directory: Key) -> bytes:
+        """The name of the latest complete one; empty if there is none."""
+        return bytes(self.request("latest_checkpoint", key=directory))
 
     def invalidate(self, key: Key) -> None:
         """Ask the origin again at the next use of any name at or below ``key``."""

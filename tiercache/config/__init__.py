@@ -4,6 +4,7 @@ from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
 from tiercache.config.profiles import PROFILES, Profile, ProfileName
 from tiercache.config.schema import (
     CatalogConfig,
+    CheckpointsConfig,
     ClientName,
     Config,
     EngineConfig,
@@ -24,6 +25,7 @@ from tiercache.units import Size
 __all__ = [
     "PROFILES",
     "CatalogConfig",
+    "CheckpointsConfig",
     "ClientName",
     "Config",
     "ConfigError",

@@ -136,6 +136,25 @@ class UploadConfig(Section):
     retry_cap_s: Duration = 30.0
 
 
+class CheckpointsConfig(Section):
+    """Which directories and files are checkpoints, and what becomes of them."""
+
+    patterns: Patterns = (
+        "checkpoint-*",
+        "checkpoint_*",
+        "ckpt-*",
+        "ckpt_*",
+        "step-*",
+        "step_*",
+        "global_step*",
+        "iter_*",
+        "*.ckpt",
+    )
+    """By their names; a directory with a manifest in it (DCP's ``.metadata``, ``*.index.json``) is one too."""
+    level: Literal["memory", "local", "origin"] = "origin"
+    """A checkpoint is complete when all of its files have reached this."""
+
+
 class MetricsConfig(Section):
     """Prometheus text over HTTP."""
 
@@ -216,6 +235,7 @@ class Config(Section):
     fetch: FetchConfig = FetchConfig()
     readahead: ReadaheadConfig = ReadaheadConfig()
     upload: UploadConfig = UploadConfig()
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
     metrics: MetricsConfig = MetricsConfig()
     engine: EngineConfig = EngineConfig()
     catalog: CatalogConfig = CatalogConfig()

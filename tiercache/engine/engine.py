@@ -328,7 +328,15 @@ class Engine:
             tree = self.trees.get(origin)
             if tree is None:
                 raise ConfigError("this origin is not attached to the engine (any more)")
-            parts = Parts(self.cache, self.readahead, self.staging, self.journal, self.writeback, self.orphans)
+            parts = Parts(
+                self.cache,
+                self.readahead,
+                self.staging,
+                self.journal,
+                self.writeback,
+                self.orphans,
+                self.config.checkpoints,
+            )
             found = self._namespaces[origin, settings.name] = Namespace(tree, settings, parts)
         return found
 

@@ -9,6 +9,7 @@ from tiercache.cache import VersionRef
 from tiercache.config import Profile
 from tiercache.engine.attribute_changes import AttributeChanges
 from tiercache.engine.changes import Changes
+from tiercache.engine.checkpoints import Checkpoints
 from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.entries import attributes_of, now_ns
 from tiercache.engine.files import Files
@@ -49,6 +50,7 @@ class Namespace:
         self.resumption = Resumption(tree, self.names, self.files, self.changes, self.renames, parts)
         self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)
+        self.checkpoints = Checkpoints(self, parts.checkpoints)
 
     @property
     def origin_id(self) -> OriginId:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiercache.cache import Cache
+from tiercache.config import CheckpointsConfig
 from tiercache.engine.orphans import Orphans
 from tiercache.journal import Journal
 from tiercache.readahead import ReadAhead
@@ -22,3 +23,4 @@ class Parts:
     journal: Journal
     writeback: WriteBack
     orphans: Orphans
+    checkpoints: CheckpointsConfig

@@ -88,7 +88,7 @@ class Status:
 
     async def path(self, path: str) -> dict[str, Any]:
         """One name, by local path under a mount or by URL: state, durability, size, residency, how mounts read it."""
-        namespace, key = await self._find(path)
+        namespace, key = await self.find(path)
         try:
             entry = await namespace.lookup(key)
         except Absent:
@@ -113,7 +113,8 @@ class Status:
             answer["last_error"] = file.last_error if file else ""
         return answer
 
-    async def _find(self, path: str) -> tuple[Namespace, Key]:
+    async def find(self, path: str) -> tuple[Namespace, Key]:
+        """What a local path under a mount, or a URL, stands for."""
         if "://" not in path:
             held = self._engine.mounts.holding(path)
             if held is not None:

@@ -88,8 +88,7 @@ class NamesFileSystem(OriginFileSystem):
             return [self.info(path)] if detail else [path]
         except TierCacheError as error:
             raise builtin_error(error, path) from error
-        prefix = path if path.endswith("/") else path + "/"
-        names = [prefix + name.decode("utf-8", "surrogateescape") for name, _ in children]
+        names = [_below(path, name) for name, _ in children]
         if not detail:
             return names
         return [
@@ -150,6 +149,25 @@ class NamesFileSystem(OriginFileSystem):
         return sum(sizes.values()) if total else sizes
 
     # -- versions and times -----------------------------------------------------------------------
+
+    def checkpoints(self, path: Any) -> list[Info]:
+        """The checkpoints in a directory, the latest first: ``name``, ``complete``, ``lacks`` (why it is not),
+        ``level`` (reached by all of its files), ``files``, ``size`` in bytes, ``saved`` in seconds since the epoch."""
+        path = self._strip(path)
+        origin, key = self._locate(path)
+        with raising(path):
+            found = origin.checkpoints(key)
+        return [{**told, "name": _below(path, told.pop("name")), "size": told.pop("size_bytes")} for told in found]
+
+    def latest_complete(self, path: Any) -> str:
+        """The path of the latest complete checkpoint in a directory. FileNotFoundError if there is none."""
+        path = self._strip(path)
+        origin, key = self._locate(path)
+        with raising(path):
+            name = origin.latest_checkpoint(key)
+            if not name:
+                raise Absent(f"{path}: no complete checkpoint in it")
+        return _below(path, name)
 
     def ukey(self, path: Any) -> str:
         """Changes whenever the content does: made of the version, or of the staged file while the origin lacks it."""
@@ -212,3 +230,8 @@ class NamesFileSystem(OriginFileSystem):
 def ends_as_directory(path: Any) -> bool:
     """Whether the caller's spelling says that a directory is meant."""
     return isinstance(path, str) and bool(trailing_sep(path))
+
+
+def _below(path: str, name: bytes) -> str:
+    """The path of a name in a directory."""
+    return (path if path.endswith("/") else path + "/") + name.decode("utf-8", "surrogateescape")

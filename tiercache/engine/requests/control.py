@@ -10,6 +10,7 @@ from typing import Any, Final
 import trio
 
 from tiercache.config.in_force import in_force
+from tiercache.engine.checkpoints import told
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.errors import TierCacheError
 from tiercache.ipc import PROTOCOL_VERSION
@@ -55,6 +56,13 @@ async def settings(call: Call) -> dict[str, Any]:
 async def status_path(call: Call, *, path: str) -> dict[str, Any]:
     """How far one file has come, by local path under a mount or by URL."""
     return await call.engine.status_path(path)
+
+
+@operation(Nature.READ)
+async def checkpoints_path(call: Call, *, path: str) -> list[dict[str, Any]]:
+    """The checkpoints in a directory, by local path under a mount or by URL, the latest first."""
+    namespace, key = await call.engine.status_of.find(path)
+    return [told(checkpoint) for checkpoint in await namespace.checkpoints.list(key)]
 
 
 @operation(Nature.READ)

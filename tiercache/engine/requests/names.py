@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from tiercache.engine.checkpoints import told
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.engine.tree import Tree
 from tiercache.ipc import PART_ENTRIES
@@ -42,6 +43,20 @@ async def list_(call: Call, *, namespace: int, key: bytes) -> int:
 async def walk(call: Call, *, namespace: int, key: bytes) -> int:
     """The same with whole keys, of everything below."""
     return await _send_parts(call, await call.namespace(namespace).walk(key))
+
+
+@operation(Nature.READ)
+async def checkpoints(call: Call, *, namespace: int, key: bytes) -> list[dict[str, Any]]:
+    """The checkpoints in a directory, the latest first."""
+    found = await call.namespace(namespace).checkpoints.list(key)
+    return [told(checkpoint) for checkpoint in found]
+
+
+@operation(Nature.READ)
+async def latest_checkpoint(call: Call, *, namespace: int, key: bytes) -> bytes:
+    """The name of the latest complete checkpoint in a directory; empty if there is none."""
+    found = await call.namespace(namespace).checkpoints.latest(key)
+    return found.name if found is not None else b""
 
 
 async def _send_parts(call: Call, entries: list[tuple[bytes, Entry]]) -> int:

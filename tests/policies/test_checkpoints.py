@@ -1,0 +1,100 @@
+"""What counts as a checkpoint, when it is whole, and which is the latest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiercache.policies.checkpoints import LEVELS, SavedFile, has_manifest, in_order, judge, matches
+
+
+def saved(name: str, *, level: str = "origin", state: str = "clean", writing: bool = False, at: int = 1) -> SavedFile:
+    return SavedFile(name.encode(), 10, at, level, state, writing)
+
+
+SHARDED = [
+    "config.json",
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json",
+]
+DCP = ["__0_0.distcp", "__1_0.distcp", ".metadata"]
+
+
+@pytest.mark.parametrize("names", [SHARDED, DCP, ["model.pt"], [f"deep/{name}" for name in SHARDED + DCP]])
+def test_a_checkpoint_is_complete_with_all_files_that_its_format_wants(names: list[str]) -> None:
+    whole = judge(b"c", [saved(name, at=position) for position, name in enumerate(names)], level="origin")
+    assert (whole.complete, whole.lacks, whole.level) == (True, "", "origin")
+    assert (whole.files, whole.size_bytes, whole.saved_ns) == (len(names), 10 * len(names), len(names) - 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (SHARDED, "model-00001-of-00002.safetensors"),
+        (SHARDED, "model-00002-of-00002.safetensors"),
+        (SHARDED, "model.safetensors.index.json"),
+        (DCP, ".metadata"),
+        ([f"weights/{name}" for name in SHARDED], "weights/model-00002-of-00002.safetensors"),
+        ([f"state/{name}" for name in DCP], "state/.metadata"),
+    ],
+)
+def test_a_checkpoint_without_one_of_them_is_not(names: list[str], missing: str) -> None:
+    judged = judge(b"c", [saved(name) for name in names if name != missing], level="origin")
+    assert judged.lacks == f"{missing} is missing"
+    assert not judged.complete
+
+
+@pytest.mark.parametrize("wanted", LEVELS)
+@pytest.mark.parametrize("reached", LEVELS)
+def test_all_files_must_have_reached_the_level(wanted: str, reached: str) -> None:
+    judged = judge(b"c", [saved("a"), saved("b", level=reached)], level=wanted)
+    assert judged.level == reached
+    assert judged.complete == (LEVELS.index(reached) >= LEVELS.index(wanted))
+    assert judged.lacks == ("" if judged.complete else f"1 of 2 not at level {wanted} yet")
+
+
+@pytest.mark.parametrize(
+    ("state", "lacks"),
+    [
+        ("staged", ""),
+        ("writing", "b is being written"),
+        ("lost", "b is lost"),
+        ("conflict", "b is in conflict with another writer's"),
+        ("sealed", ""),
+        ("uploading", ""),
+    ],
+)
+def test_a_file_that_is_written_or_in_trouble_makes_it_incomplete_at_any_level(state: str, lacks: str) -> None:
+    troubled = saved("b", level="memory", state=state, writing=state == "writing")
+    judged = judge(b"c", [saved("a"), troubled], level="memory")
+    assert judged.lacks == lacks
+
+
+def test_an_empty_directory_is_no_complete_checkpoint() -> None:
+    judged = judge(b"c", [], level="memory")
+    assert (judged.lacks, judged.files, judged.size_bytes, judged.saved_ns) == ("it is empty", 0, 0, 0)
+
+
+def test_the_latest_has_the_highest_number_and_then_the_latest_time() -> None:
+    names = [b"checkpoint-900", b"checkpoint-1000", b"best", b"epoch=3-step=950.ckpt", b"checkpoint_900", b"final"]
+    times = {b"checkpoint_900": 2, b"checkpoint-900": 1, b"best": 3, b"final": 4}
+    assert in_order(names, times) == [
+        b"checkpoint-1000",
+        b"epoch=3-step=950.ckpt",
+        b"checkpoint_900",
+        b"checkpoint-900",
+        b"final",
+        b"best",
+    ]
+
+
+def test_names_match_as_shell_patterns_do_and_bytes_that_are_no_text_too() -> None:
+    assert matches(b"checkpoint-\xff", ["ckpt-*", "checkpoint-*"])
+    assert not matches(b"my-checkpoint-1", ["checkpoint-*"])
+    assert not matches(b"checkpoint-1", [])
+
+
+def test_a_manifest_makes_a_directory_a_checkpoint() -> None:
+    assert has_manifest([b"a", b".metadata"])
+    assert has_manifest([b"model.safetensors.index.json"])
+    assert not has_manifest([b"a", b"index.json.bak", b"metadata"])
