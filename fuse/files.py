@@ -245,9 +245,9 @@ class OpenFiles:
         entry = await self._namespace.getattr(opened.file.inode)
         return self._nodes.entry_out(entry), _open_out(number, opened.file, opened.verdict)
 
-    def was_appended(self, handle: int, offset: int, data: bytes | memoryview) -> bool:
-        """Whether an appended write, of which the kernel thought that it would land at ``offset``, is there."""
-        return self._handles.get(handle).file.ends_with(offset, data)
+    def appended(self, handle: int, offset: int, data: bytes | memoryview) -> int:
+        """How much of an appended write, of which the kernel thought that it would land at ``offset``, is there."""
+        return self._handles.get(handle).file.appended(offset, data)
 
     def is_open(self, handle: int) -> bool:
         """Whether a handle is open."""

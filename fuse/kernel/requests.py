@@ -151,16 +151,17 @@ async def _read(vfs: Vfs, request: Request) -> Answer:
     return (await vfs.files.read(handle, offset, size_bytes),)
 
 
-async def _write(vfs: Vfs, request: Request) -> Answer:
+async def write(vfs: Vfs, request: Request, *, done: int = 0) -> Answer:
+    """``done``: so many of its bytes were written before."""
     handle, offset, data, flags = write_fields(request)
     written = await vfs.files.write(
         handle,
-        offset,
-        data,
+        offset + done,
+        data[done:],
         kill_privileges=bool(flags & wire.WRITE_KILL_SUIDGID),
         from_pages=bool(flags & wire.WRITE_FROM_PAGES),
     )
-    return (wire.WRITE_OUT.pack(written, 0),)
+    return (wire.WRITE_OUT.pack(done + written, 0),)
 
 
 def write_fields(request: Request) -> tuple[int, int, memoryview, int]:
@@ -325,7 +326,7 @@ HANDLERS: dict[int, Handler] = {
     Opcode.OPEN: _open,
     Opcode.CREATE: _create,
     Opcode.READ: _read,
-    Opcode.WRITE: _write,
+    Opcode.WRITE: write,
     Opcode.FALLOCATE: _fallocate,
     Opcode.LSEEK: _lseek,
     Opcode.COPY_FILE_RANGE: _copy_file_range,

@@ -21,6 +21,7 @@ from tiercache.fuse.kernel.requests import (
     mknod,
     open_out,
     symlink,
+    write,
     write_fields,
 )
 from tiercache.fuse.kernel.wire import Opcode, Request
@@ -90,11 +91,12 @@ async def _rename2(vfs: Vfs, request: Request) -> Answer:
 
 
 async def _write(vfs: Vfs, request: Request) -> Answer:
-    """At its offset a write is the same twice; an appended one would be there twice."""
+    """At its offset a write is the same twice; an appended one would be there twice, wholly or as far as it came."""
     handle, offset, data, flags = write_fields(request)
-    if not flags & wire.WRITE_FROM_PAGES and vfs.files.was_appended(handle, offset, data):
-        return (wire.WRITE_OUT.pack(len(data), 0),)
-    return await HANDLERS[Opcode.WRITE](vfs, request)
+    done = 0 if flags & wire.WRITE_FROM_PAGES else vfs.files.appended(handle, offset, data)
+    if done == len(data):
+        return (wire.WRITE_OUT.pack(done, 0),)
+    return await write(vfs, request, done=done)
 
 
 async def _release(vfs: Vfs, request: Request) -> Answer:

@@ -227,7 +227,8 @@ def test_a_file_is_renamed_and_linked_once(ground: Ground) -> None:
 
 
 def test_what_was_appended_is_there_once(ground: Ground) -> None:
-    """Also where the kernel knows of a shorter file, and where the same bytes came before."""
+    """Also where the kernel knows of a shorter file, where the same bytes came before, and where the kill came in the
+    middle of them."""
 
     async def scenario(engines: Engines, ground: Ground) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -241,9 +242,11 @@ def test_what_was_appended_is_there_once(ground: Ground) -> None:
         await engines.answer(write(0, b"xx"))
         assert await engines.twice(write(2, b"xx")) == ((wire.WRITE_OUT.pack(2, 0),),) * 2
         await engines.again(write(4, b"xx"))  # the first try did not come to it
+        await engines.answer(write(6, b"ab"))  # as far as the next one came
+        assert await engines.again(write(6, b"abcd")) == (wire.WRITE_OUT.pack(4, 0),)
         await engines.vfs.files.flush(handle)
         opened = await engines.vfs.files.open(node_of(made), os.O_RDONLY, ROOT)
-        assert bytes(await engines.vfs.files.read(opened.handle, 0, 100)) == b"xxxxxx"
+        assert bytes(await engines.vfs.files.read(opened.handle, 0, 100)) == b"xxxxxxabcd"
 
     on(ground, scenario)
 

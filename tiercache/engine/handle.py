@@ -138,14 +138,18 @@ class Handle:
         self._require_writable()
         return self._writes.write_now(self._live, offset, data, append=self.append and not placed)
 
-    def ends_with(self, offset: int, data: bytes | memoryview) -> bool:
-        """Whether this is a handle that appends, and ``data`` lies at the end of the staged file, not before
-        ``offset``."""
+    def appended(self, offset: int, data: bytes | memoryview) -> int:
+        """How many bytes of ``data``, which was to be appended, are there: all where the staged file ends with them,
+        not before ``offset``; the first ones where it ends after them and they lie at ``offset``, because the engine
+        was killed in the middle of writing them."""
         staged = self._live.staged
         if not self.append or staged is None:
-            return False
+            return 0
         start = staged.size_bytes - len(data)
-        return start >= offset and staged.pread(len(data), start) == bytes(data)
+        if start >= offset and staged.pread(len(data), start) == bytes(data):
+            return len(data)
+        begun = staged.pread(len(data), offset)
+        return len(begun) if begun == bytes(data[: len(begun)]) and offset + len(begun) == staged.size_bytes else 0
 
     def _require_writable(self) -> None:
         if self.lost:
