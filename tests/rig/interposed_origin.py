@@ -22,6 +22,7 @@ class Stop:
         self.afterwards = afterwards
         self._reached = threading.Event()
         self._open = threading.Event()
+        self._error: TierCacheError | None = None
 
     async def reached(self) -> None:
         assert await trio.to_thread.run_sync(self._reached.wait, LIMIT_S), "the call never came"
@@ -29,9 +30,16 @@ class Stop:
     def open(self) -> None:
         self._open.set()
 
+    def fail(self, error: TierCacheError) -> None:
+        """The call raises this."""
+        self._error = error
+        self.open()
+
     def wait(self) -> None:
         self._reached.set()
         assert self._open.wait(LIMIT_S), "a test forgot to open a stop"
+        if self._error is not None:
+            raise self._error
 
 
 class InterposedOrigin:

@@ -200,12 +200,17 @@ class Changes:
         """Delete what the origin has under the name and cancel the upload, in this order: if the origin refuses, the
         file is still there with all its bytes."""
         tree = self._tree
-        # Absent: nothing was sent yet, or somebody else was faster.
-        await ignoring(Absent, tree, tree.origin.delete, key)
-        # An upload under way may land after our delete; write-back removes what it brings.
-        if entry.staged and not await self._writeback.cancel(entry.staged, wait=False):
-            # It ended while we deleted: before or after is not known.
+        on_its_way = self._writeback.staged_ids(tree.origin_id, key)
+        while True:
+            # Absent: nothing was sent yet, or somebody else was faster.
             await ignoring(Absent, tree, tree.origin.delete, key)
+            left = self._writeback.staged_ids(tree.origin_id, key)
+            if left >= on_its_way:
+                break
+            on_its_way = left  # some of it arrived while we deleted: before or after is not known
+        if entry.staged:
+            # An upload under way may land after our delete; write-back removes what it brings.
+            await self._writeback.cancel(entry.staged, wait=False)
 
     def keep(self, directory: Key) -> None:
         """A name goes from a directory that stands until ``rmdir``."""

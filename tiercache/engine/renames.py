@@ -204,11 +204,18 @@ class Renames:
         """The etag of what the origin has under the name of a dirty file, "" if nothing. Of another file than the one
         that has the name there we do not know it, and the origin is asked: a rename that it cannot answer is refused,
         and has changed nothing."""
-        record = self._journal.get(entry.staged)
-        if record is None or (record.in_place and record.base_etag):
-            return record.base_etag if record is not None else ""
+        while True:
+            record = self._journal.get(entry.staged)
+            if record is None or (record.in_place and record.base_etag):
+                return record.base_etag if record is not None else ""
+            found = await self._etag_at_origin(source)
+            if self._journal.get(entry.staged) == record:
+                return found
+            # An earlier state of the file arrived meanwhile: before or after the origin looked is not known.
+
+    async def _etag_at_origin(self, key: Key) -> str:
         try:
-            stat = await self._tree.call(self._tree.origin.stat, source)
+            stat = await self._tree.call(self._tree.origin.stat, key)
         except (Absent, NotDirectory):
             return ""
         return stat.etag if stat.kind is Kind.FILE else ""
@@ -261,6 +268,7 @@ class Renames:
     async def _send_after_all(self, *staged_ids: int) -> None:
         """The change for which these files were held back has ended. Those that are open are sealed when closed."""
         for staged_id in staged_ids:
+            self._writeback.let_go(staged_id)
             record = self._journal.get(staged_id)
             live = self._tree.live.get(record.inode) if record is not None else None
             if live is not None and not live.writers:

@@ -50,7 +50,7 @@ class Stages:
             staged = live.staged
             if staged is not None and key is not None and live.lent_inode == staged.inode:
                 # The kernel has this very file: instead of a second one, nothing of it goes up for now.
-                await self._writeback.hold_back(staged.id)
+                await self._writeback.reopen(staged.id)
                 staged = live.staged
             if staged is not None and (key is None or await self._writeback.unseal(staged.id)):
                 return staged  # without a name nothing of it will be sent

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecord, next_upload_id
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
-from tiercache.writeback.succession import retraction_of, taken_over
+from tiercache.writeback.succession import is_newer, retraction_of, taken_over
 from tiercache.writeback.uploader import Uploader
 
 
@@ -34,14 +34,14 @@ class StagedNames:
         record = self._journal.get(staged_id)
         if record is None:
             return False
-        family = self._family(record)
-        retractions = [self._retraction(member) for member in family if member.attempts]
-        self._forget(family)
+        gone = [*self._obsolete(record), *self._family(record)]
+        retractions = [self._retraction(member) for member in gone if member.attempts]
+        self._forget(gone)
         if durable:
-            await self._change(put=retractions, drop=family, stopped=family)
+            await self._change(put=retractions, drop=gone, stopped=gone)
         else:
-            self._journal.put_later(put=retractions, drop=[member.id for member in family])
-        self._remove_files(family)
+            self._journal.put_later(put=retractions, drop=[member.id for member in gone])
+        self._remove_files(gone)
         self._uploader.wake_retractions(record.lane)
         self._uploader.changed.ring()
         if wait:
@@ -59,16 +59,21 @@ class StagedNames:
             raise
 
     async def hold_back(self, staged_id: int, *, yields_to: str = "") -> bool:
-        """Nothing of this file goes up until it is sealed again: returns when nothing of it can land any more, which a
-        hanging origin makes last until its timeout. ``yields_to``: the etag of what is about to be renamed over it.
-        False if it has arrived, or is gone."""
-        held = await self._hold_back(staged_id)
+        """Nothing goes up under the name of this file, neither it nor an earlier one, until it is sealed again or
+        ``let_go``: returns when nothing can land any more, which a hanging origin makes last until its timeout.
+        ``yields_to``: the etag of what is about to be renamed over it. False if it has arrived, or is gone."""
+        for older in self._older(staged_id):
+            await self._hold(older.id)
+        # The newest one is opened, so that a crash leaves it to be sealed again; its earlier ones wait behind it.
+        held = await (self._hold(staged_id) if self._is_overtaken(staged_id) else self.reopen(staged_id))
         record = self._journal.get(staged_id)
         if held and yields_to and record is not None:
-            await self._journal.put(record._replace(yields_to=yields_to))
+            below = [*self._older(staged_id), record]
+            await self._journal.put_many([other._replace(yields_to=yields_to) for other in below])
         return held
 
-    async def _hold_back(self, staged_id: int) -> bool:
+    async def reopen(self, staged_id: int) -> bool:
+        """Nothing of this one goes up until it is sealed again. False if it has arrived, or is gone."""
         while (record := self._journal.get(staged_id)) is not None:
             if record.state is StagedState.UPLOADING or record.committed_etag:
                 self._uploader.attempts.stop(staged_id)
@@ -76,6 +81,24 @@ class StagedNames:
             elif record.state is not StagedState.SEALED or await self._unseal(staged_id):
                 return True
         return False
+
+    async def _hold(self, staged_id: int) -> bool:
+        while (record := self._journal.get(staged_id)) is not None:
+            self._uploader.turns.bar(staged_id)
+            if record.state is not StagedState.UPLOADING and not record.committed_etag:
+                return True
+            self._uploader.attempts.stop(staged_id)
+            await self._uploader.changed.heard()
+        self._uploader.turns.let_go(staged_id)
+        return False
+
+    def let_go(self, staged_id: int) -> None:
+        """The change for which this file was held back has ended: what waits behind it has its turn again."""
+        record = self._journal.get(staged_id)
+        for held in [*self._older(staged_id), *([record] if record is not None else [])]:
+            self._uploader.turns.let_go(held.id)
+            if held.state is StagedState.SEALED:
+                self._uploader.turns.add(held)
 
     async def moving(self, staged_ids: Iterable[int], move: DirectoryMove | None) -> None:
         """The origin is about to rename a directory above these files, which are held back; None: it has not done it.
@@ -94,7 +117,8 @@ class StagedNames:
         ``base_etag``: the origin has moved what the bytes were made from along, and this is its etag there. Else the
         upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
         origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
-        Other staged files of the new name are replaced in the same transaction, as by ``cancel``. Returns without
+        Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and earlier ones of
+        the old name that it had taken do not come back. Returns without
         waiting for any upload's end. ``durable`` as with ``cancel``. False if the record is gone: then the object is to
         be moved; when the journal fails, nothing has happened.
         """
@@ -103,7 +127,7 @@ class StagedNames:
             return False
         if key == record.key:
             return True
-        family = self._family(record)
+        family, obsolete = self._family(record), self._obsolete(record)
         replaced = [other for other in self._journal.at(record.origin, key) if other.published]
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
         heir = moved[-1]
@@ -111,15 +135,17 @@ class StagedNames:
             self._retraction(member) for member in family if member.attempts and (member != record or not left_etag)
         ]
         left += [self._retraction(record, left_etag=left_etag)] if left_etag else []
+        left += [self._retraction(member) for member in obsolete if member.attempts]
         left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
         left += taken_over(self._journal.retractions(*heir.lane), heir)
-        stopped = [*family, *replaced]
+        gone = [*obsolete, *replaced]
+        stopped = [*family, *gone]
         self._forget(stopped)
         if durable:
-            await self._change(put=[*moved, *left], drop=replaced, stopped=stopped)
+            await self._change(put=[*moved, *left], drop=gone, stopped=stopped)
         else:
-            self._journal.put_later(put=[*moved, *left], drop=[member.id for member in replaced])
-        self._remove_files(replaced)
+            self._journal.put_later(put=[*moved, *left], drop=[member.id for member in gone])
+        self._remove_files(gone)
         for member in moved:
             current = self._journal.get(member.id)
             if current is not None and current.state is StagedState.SEALED:
@@ -132,7 +158,7 @@ class StagedNames:
         """The bytes go to the origin under another name of the same file, once they are sealed again. False when more
         of the file is on its way, or all of it has arrived."""
         record = self._journal.get(staged_id)
-        if record is None or len(self._family(record)) > 1 or not await self._hold_back(staged_id):
+        if record is None or len(self._family(record)) > 1 or not await self.reopen(staged_id):
             return False
         record = self._journal.get(staged_id)
         if record is None:
@@ -160,6 +186,28 @@ class StagedNames:
             for other in self._journal.at(*record.lane)
             if other.inode == record.inode and (other.published or other.id == record.id)
         ]
+
+    def _obsolete(self, record: StagedRecord) -> list[StagedRecord]:
+        """Those of other files that had the name before this one took it, and have not given way yet."""
+        return [other for other in self._before(record) if other.inode != record.inode]
+
+    def _older(self, staged_id: int) -> list[StagedRecord]:
+        record = self._journal.get(staged_id)
+        return [] if record is None else self._before(record)
+
+    def _before(self, record: StagedRecord) -> list[StagedRecord]:
+        """What is staged under its name and counts less than it; of a file that has no name yet nothing does."""
+        if not record.published:
+            return []
+        return [other for other in self._journal.at(*record.lane) if other.published and is_newer(record, other)]
+
+    def _is_overtaken(self, staged_id: int) -> bool:
+        record = self._journal.get(staged_id)
+        return record is not None and any(is_newer(other, record) for other in self._journal.at(*record.lane))
+
+    def staged_ids(self, origin: OriginId, key: Key) -> set[int]:
+        """What is on its way to the name, or may be: an id that is gone a moment later has arrived."""
+        return {record.id for record in self._journal.at(origin, key) if record.published}
 
     async def settle(self, origin: OriginId, key: Key) -> None:
         """Return when no upload of ours to ``key`` is under way, and what a cancelled one left has been tried to be

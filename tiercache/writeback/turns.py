@@ -30,9 +30,13 @@ class Turns:
         self._busy: dict[Lane, int] = {}
         self._parked: dict[Lane, set[int]] = {}
         self._held: set[int] = set()
+        self._barred: set[int] = set()
 
     def add(self, record: StagedRecord, *, due_s: float = 0.0) -> None:
-        """Let a sealed file or a retraction have its turn, not before ``due_s`` on trio's clock."""
+        """Let a sealed file or a retraction have its turn, not before ``due_s`` on trio's clock; one that is barred
+        has none."""
+        if record.id in self._barred:
+            return
         for parked in self._parked.values():
             parked.discard(record.id)
         self._held.discard(record.id)
@@ -44,10 +48,25 @@ class Turns:
         """It does not want its turn any more."""
         self._queue.remove(staged_id)
         self._held.discard(staged_id)
+        self._barred.discard(staged_id)
+
+    def bar(self, staged_id: int) -> None:
+        """It gets no turn until it is let go, or is gone; one that has its turn now goes on."""
+        self.remove(staged_id)
+        self._barred.add(staged_id)
+
+    def let_go(self, staged_id: int) -> None:
+        """It may be added again."""
+        self._barred.discard(staged_id)
 
     def waits(self, record: StagedRecord) -> bool:
         """Whether it waits for its turn and nothing else."""
         return record.id in self._queue or record.id in self._held or record.id in self._parked.get(record.lane, ())
+
+    def is_wanted(self, record: StagedRecord, lane: Lane) -> bool:
+        """Whether a record, as it is now, still wants the turn that it got for a name: not opened again, barred, or
+        renamed and queued anew."""
+        return record.lane == lane and record.state in _HAVE_TURNS and record.id not in self._barred
 
     @property
     def busy_lanes(self) -> list[Lane]:
@@ -100,7 +119,7 @@ class Turns:
         lane = taken.lane
         try:
             record = self._record(taken.id)
-            if record is not None and record.lane == lane:  # else cancelled, or renamed and queued anew
+            if record is not None and self.is_wanted(record, lane):
                 await work(record)
         except trio.Cancelled:
             # The service ends in the middle of it: whoever runs it again goes on with this.

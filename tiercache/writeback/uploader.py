@@ -178,7 +178,10 @@ class Uploader:
             return
         for older in overtaken(self._journal.at(*record.lane), record):
             await self._give_way(older, record)
-        record = self._journal.get(record.id) or record  # it may stand on what an older one stood on now
+        current = self._journal.get(record.id)
+        if current is None or not self.turns.is_wanted(current, record.lane):
+            return  # its name changed, or it was opened again, while the older ones gave way
+        record = current  # it may stand on what an older one stood on now
         if record.committed_etag:
             await self.finish(record, b"")
             return
