@@ -16,6 +16,7 @@ from rig.engine_ground import Ground, read_file, run, write_file
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Busy, NoSpace
+from tiercache.origins.base import Upload
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
 LATER = {"upload_delay_s": 60}
@@ -126,9 +127,9 @@ def test_what_a_torn_upload_left_does_not_make_a_moved_directory_look_full(posix
         async with ground.engine() as (engine, names):
             torn = trio.Event()
 
-            def tear(key: bytes, *arguments: Any, upload_id: str, **options: Any) -> None:
+            def tear(key: bytes, upload: Upload) -> None:
                 # What a killed engine leaves, which has no time to tidy up.
-                with open(os.path.join(ground.path("old"), f".tiercache-{upload_id}.tmp"), "w"):
+                with open(os.path.join(ground.path("old"), f".tiercache-{upload.upload_id}.tmp"), "w"):
                     trio.from_thread.run_sync(torn.set)
                 raise Busy("torn")
 
