@@ -30,6 +30,7 @@ class Metrics:
         self.tier_errors = self._counter("tier_errors", "Failed operations of a tier, taken as misses", "tier")
         self.used_bytes = self._gauge("used_bytes", "Bytes in a tier, fills in flight included", "tier")
         self.capacity_bytes = self._gauge("capacity_bytes", "Most bytes a tier may hold", "tier")
+        self.kept_bytes = self._gauge("kept_bytes", "Bytes of checkpoints that the NVMe tier does not evict")
         self.resident = self._gauge("resident", "Versions in a tier", "tier")
         self.fetches_in_flight = self._gauge("fetches_in_flight", "Fetches from origins that run now")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rig.writing_desk import in_trio
-from tiercache.engine.kept_directories import REWRITE_LINES, KeptDirectories
 from tiercache.engine.orphans import Orphan, Orphans
+from tiercache.engine.remembered_keys import REWRITE_LINES, RememberedKeys
 from tiercache.model import Entry, Kind
 
 ENTRY = Entry(Kind.FILE, 7, 5, 0o640, mtime_ns=3, etag="e", xattrs=((b"user.x", b"y"),))
@@ -78,26 +78,26 @@ async def test_what_nobody_has_open_goes(tmp_path: Path, file: Path) -> None:
 
 def test_empty_directories_are_remembered_by_the_next_engine_if_it_inherits(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "origin"
-    kept = KeptDirectories(path)
+    kept = RememberedKeys(path)
     kept.add(b"a/\xff\n")
     kept.add(b"b")
     kept.discard(b"b")
     kept.replace({b"a/\xff\n", b"c"})
     with open(path, "ab") as file:
         file.write(b"+64")  # killed before the line's end
-    again = KeptDirectories(path, inherit=True)
+    again = RememberedKeys(path, inherit=True)
     assert set(again) == {b"a/\xff\n", b"c"}
     assert b"c" in again
-    assert set(KeptDirectories(path)) == set()
-    assert set(KeptDirectories(path, inherit=True)) == set()
+    assert set(RememberedKeys(path)) == set()
+    assert set(RememberedKeys(path, inherit=True)) == set()
 
 
 def test_the_list_of_empty_directories_stays_short(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "origin"
-    kept = KeptDirectories(path)
+    kept = RememberedKeys(path)
     kept.add(b"stays")
     for _ in range(REWRITE_LINES):
         kept.add(b"comes")
         kept.discard(b"comes")
     assert path.read_bytes().count(b"\n") <= REWRITE_LINES + 2
-    assert set(KeptDirectories(path, inherit=True)) == {b"stays"}
+    assert set(RememberedKeys(path, inherit=True)) == {b"stays"}

@@ -87,8 +87,8 @@ class Killer:
 def arm() -> None:
     """Count steps in this process from now on."""
     from tiercache.catalog.writer import Catalog
-    from tiercache.engine.kept_directories import KeptDirectories
     from tiercache.engine.mounts import Mounts
+    from tiercache.engine.remembered_keys import RememberedKeys
     from tiercache.journal import Journal
     from tiercache.origins.posix import PosixOrigin
     from tiercache.origins.s3.origin import S3Origin
@@ -97,7 +97,7 @@ def arm() -> None:
         for name in _NAMES_AT_ORIGIN:
             _count(origin, name, f"origin {name}")
     _count(Journal, "_note", "journal note")
-    _count(KeptDirectories, "_note", "kept directory")
+    _count(RememberedKeys, "_note", "kept directory")
     _count_transactions(Catalog)
     _let_uploads_go_first(Mounts)
 

@@ -25,7 +25,7 @@ from tiercache.catalog import Catalog
 from tiercache.config import FetchConfig
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
-from tiercache.model import Key, ObjectStat, OriginId, VersionId
+from tiercache.model import Key, ObjectStat, OriginId, Tier, VersionId
 from tiercache.origins.base import Origin
 from tiercache.tier import FileTier
 
@@ -78,8 +78,10 @@ class Cache:
             trusting=self._trusting,
         )
         self._pins: Counter[VersionId] = Counter()
+        self.kept: frozenset[VersionId] = frozenset()
+        """Versions that the NVMe tier never evicts."""
         for tier in by_speed.values():
-            tier.is_pinned = self._is_pinned
+            tier.is_pinned = self._is_pinned if tier.tier is not Tier.NVME else self._is_pinned_or_kept
 
     # --- finding ------------------------------------------------------------------------------------------------
 
@@ -223,6 +225,9 @@ class Cache:
     def close(self) -> None:
         """Close the descriptors. The nursery is the caller's to end, before."""
         self._copies.close()
+
+    def _is_pinned_or_kept(self, version: VersionId) -> bool:
+        return version in self.kept or self._is_pinned(version)
 
     def _is_pinned(self, version: VersionId) -> bool:
         return version in self._pins or self._states.is_in_flight(version) or self._promoter.is_running(version)

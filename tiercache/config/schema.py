@@ -151,6 +151,8 @@ class CheckpointsConfig(Section):
         "*.ckpt",
     )
     """By their names; a directory with a manifest in it (DCP's ``.metadata``, ``*.index.json``) is one too."""
+    keep_last: int = Field(default=1, ge=0, le=64)
+    """So many of the newest complete ones of a directory that were written here stay in the NVMe tier."""
     level: Literal["memory", "local", "origin"] = "origin"
     """A checkpoint is complete when all of its files have reached this."""
 

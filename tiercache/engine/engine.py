@@ -18,6 +18,7 @@ from tiercache.config import PROFILES, Config, ProfileName
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
+from tiercache.engine.kept_checkpoints import KeptCheckpoints
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
@@ -154,6 +155,9 @@ class Engine:
             verify=config.verify,
         )
         closing.callback(self.cache.close)
+        self._kept_checkpoints = KeptCheckpoints(
+            config.checkpoints, self.catalog, self.cache, root, config.nvme_capacity_bytes(), self.metrics
+        )
         self.orphans = Orphans(root)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
         self.trees = Trees(
@@ -208,6 +212,7 @@ class Engine:
         await self.mounts.inherit()
         for record in [*self.journal.records(), *self.journal.retractions()]:
             await self.trees.prepare(record)
+        self._kept_checkpoints.recall()  # before anything is evicted
         recovered = await self.cache.recover()
         self.orphans.sweep(self.mounts.inherited_inodes())
         report = await self.writeback.recover(self.mounts.inherited_for_writing)
@@ -255,6 +260,7 @@ class Engine:
         tree = self.trees.get(record.origin)
         if tree is not None:
             commit(tree, record, stat)
+            self._kept_checkpoints.committed(record.origin, record.key, tree.staged_below)
             rebase(tree, self.journal, record, stat)
 
     def _replaced(self, record: StagedRecord) -> None:

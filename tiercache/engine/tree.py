@@ -13,9 +13,9 @@ import trio
 from tiercache.cache import VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import directory_entry, now_ns
-from tiercache.engine.kept_directories import KeptDirectories
 from tiercache.engine.live import LiveInode, LiveTable, live_entry
 from tiercache.engine.name_locks import NameLocks
+from tiercache.engine.remembered_keys import RememberedKeys
 from tiercache.journal import OriginSource
 from tiercache.model import Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of, version_id
 from tiercache.origins.base import Capability, Origin
@@ -67,9 +67,10 @@ class Tree:
     """For each directory, how many staged names lie anywhere under it: such a directory exists even where the
     origin, whose directories are key prefixes, does not know it yet."""
 
-    kept_directories: KeptDirectories = field(default_factory=KeptDirectories)
-    """Directories on an object store that lost an object by our own unlink or rename; what has no marker is remembered
-    here."""
+    kept_directories: RememberedKeys = field(default_factory=RememberedKeys)
+    """Directories on an object store that lost an object by our own unlink or rename: POSIX lets them stand, until
+    ``rmdir``. What has no marker is remembered here until the end of the engine, or by the next one where a mount
+    outlives it."""
 
     marked_directories: set[Key] = field(default_factory=set)
     """Directories that have a marker on an object store, which we made."""

@@ -11,7 +11,7 @@ import trio
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import Config
-from tiercache.engine.kept_directories import DIRECTORY_NAME, KeptDirectories
+from tiercache.engine.remembered_keys import RememberedKeys
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent, Broken, TierCacheError
 from tiercache.journal import Journal, OriginSource, StagedRecord
@@ -22,6 +22,9 @@ from tiercache.origins import Origin, RetryingOrigin, RetryPolicy, SimulatedOrig
 
 SECRET_OPTIONS = ("key", "secret", "token", "password", "passphrase", "credential", "account_key", "sas")
 """Option names that hold one of these words are never written to disk."""
+
+KEPT_DIRECTORIES = "kept"
+"""Below the cache directory: a file for each origin."""
 
 CHECK_S = 10.0
 """How long an origin that is attached for the first time is asked again while it does not answer."""
@@ -136,8 +139,8 @@ class Trees:
             drop_version=self._cache.drop,
             is_staged=self._is_staged,
             retracted=lambda key: self._retracted(identity, key),
-            kept_directories=KeptDirectories(
-                self._config.cache_dir / DIRECTORY_NAME / identity.hex(), inherit=self._inherit
+            kept_directories=RememberedKeys(
+                self._config.cache_dir / KEPT_DIRECTORIES / identity.hex(), inherit=self._inherit
             ),
         )
         self._trees[identity] = tree

@@ -1,8 +1,4 @@
-"""Directories on an object store that lost their last object by our own unlink or rename: POSIX lets them stand.
-
-They are remembered until ``rmdir`` or the end of the engine; and where a mount outlives its engine, by the next one:
-each change is a line in a file's page cache, which a killed engine leaves behind.
-"""
+"""Sets of keys that outlive a killed engine: each change is a line in a file's page cache, which it leaves behind."""
 
 from __future__ import annotations
 
@@ -13,15 +9,14 @@ from pathlib import Path
 
 from tiercache.model import Key
 
-DIRECTORY_NAME = "kept"
 REWRITE_LINES = 10_000
-"""A file with this many lines more than directories is written anew."""
+"""A file with this many lines more than keys is written anew."""
 
 log = logging.getLogger("tiercache.engine")
 
 
-class KeptDirectories:
-    """The ones of one origin."""
+class RememberedKeys:
+    """Keys of one origin."""
 
     def __init__(self, path: Path | None = None, *, inherit: bool = False) -> None:
         """``inherit``: go on with what the engine before this one remembered, else begin with none. Without a path
@@ -76,7 +71,7 @@ class KeptDirectories:
             with open(self._path, "ab", buffering=0) as file:
                 file.write(sign + key.hex().encode() + b"\n")
         except OSError as error:
-            log.warning("an empty directory would not outlive the engine: %s", error)
+            log.warning("%s: what it is to remember would not outlive the engine: %s", self._path, error)
 
     def _rewrite(self) -> None:
         assert self._path is not None
@@ -85,5 +80,5 @@ class KeptDirectories:
             new.write_bytes(b"".join(b"+" + key.hex().encode() + b"\n" for key in self._keys))
             os.replace(new, self._path)
         except OSError as error:
-            log.warning("empty directories would not outlive the engine: %s", error)
+            log.warning("%s: what it is to remember would not outlive the engine: %s", self._path, error)
         self._lines = len(self._keys)
