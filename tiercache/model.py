@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, NewType
 
 import xxhash
@@ -161,6 +163,16 @@ class ObjectStat(NamedTuple):
     """The id that our upload stored with the object, if it was ours; only from ``stat``."""
     device: int = 0
     """Which device a device file stands for (``st_rdev``)."""
+
+
+class PartedUpload(NamedTuple):
+    """An upload in parts that a store has begun and not completed."""
+
+    id: str
+    """The store's own: whoever does not know it is not to touch the upload."""
+    part_bytes: int
+    etags: Mapping[int, str] = MappingProxyType({})
+    """What the store has confirmed, by the number of the part."""
 
 
 class Space(NamedTuple):

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from rig.faultproxy import FaultProxy
+from rig.remembered_parts import RememberedParts
 from rig.s3_limits import ScaledLimits, ScaledStore
 from rig.seaweedfs import Bucket
 from tiercache.errors import Busy, Changed, InvalidArgument
 from tiercache.model import Attributes
 from tiercache.origins import ALWAYS, Condition, Limits, Origin, Source, Upload, open_origin
+from tiercache.origins.base import Resume
 from tiercache.origins.limits import Part, plan_parts
 
 KIB = 1024
@@ -44,11 +46,13 @@ def origin(s3_bucket: Bucket, s3_proxy: FaultProxy, store: ScaledStore) -> Itera
     made.close()
 
 
-def write(origin: Origin, directory: Path, data: bytes, *, condition: Condition = ALWAYS) -> None:
+def write(
+    origin: Origin, directory: Path, data: bytes, *, condition: Condition = ALWAYS, resume: Resume | None = None
+) -> None:
     path = directory / "source"
     path.write_bytes(data)
     source = Source(str(path), len(data))
-    origin.write(b"key", Upload(source, condition=condition, upload_id="mine"))
+    origin.write(b"key", Upload(source, condition=condition, upload_id="mine", resume=resume))
 
 
 def test_every_size_is_cut_within_the_limits_and_arrives(
@@ -117,13 +121,16 @@ def test_an_interrupted_upload_is_found_and_aborted(
 ) -> None:
     s3_proxy.answer(500, operation="UploadPart")
     s3_proxy.answer(500, operation="AbortMultipartUpload")  # as if the engine were killed here
+    memory = RememberedParts()
     with pytest.raises(Busy):
-        write(origin, tmp_path, os.urandom(20 * KIB))
+        write(origin, tmp_path, os.urandom(20 * KIB), resume=memory)
     assert store.unfinished == [b"key"]
     s3_proxy.clear()
     s3_proxy.add(store.act)
-    origin.abort_uploads(b"key", "mine")
-    assert store.unfinished == []
+    assert memory.parted is not None
+    for _ in range(2):
+        origin.abort_uploads(b"key", "mine", memory.parted.id)
+        assert store.unfinished == []
 
 
 def test_the_plan_has_no_empty_part_and_grows_with_the_size() -> None:

@@ -93,7 +93,7 @@ class MemoryOrigin:
                 raise Changed(f"{key!r} is not as the write needs it")
             return self._put(key, data, attributes=upload.attributes, upload_id=upload.upload_id)
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
         """Nothing is ever left: a write is one step."""
 
     def delete(self, key: Key, etag: str = "") -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import html
 import itertools
 import re
 import threading
@@ -15,6 +17,7 @@ import botocore.exceptions
 from rig.s3_requests import Answer, Request, error
 
 _PART_NUMBER = re.compile(rb"<PartNumber>(\d+)</PartNumber>")
+_PART_ETAG = re.compile(rb"<ETag>([^<]*)</ETag>")
 _METADATA = "x-amz-meta-"
 
 
@@ -62,6 +65,8 @@ class ScaledStore:
                 with self._lock:
                     known = self._uploads.pop(request.query["uploadId"], None)
                 return Answer(204, (), b"") if known else error(404, "NoSuchUpload")
+            case "ListParts":
+                return self._list_parts(request)
             case "ListMultipartUploads":
                 return self._list(request)
             case "PutObject" if len(request.body) > self._limits.single_put_bytes:
@@ -92,8 +97,8 @@ class ScaledStore:
                 return error(404, "NoSuchUpload")
             upload.parts[number] = data
         if request.operation == "UploadPartCopy":
-            return _document("CopyPartResult", f'<ETag>"part-{number}"</ETag>')
-        return Answer(200, (("etag", f'"part-{number}"'),), b"")
+            return _document("CopyPartResult", f"<ETag>{_etag(data)}</ETag>")
+        return Answer(200, (("etag", _etag(data)),), b"")
 
     def _source(self, request: Request) -> tuple[str, str]:
         bucket, _, key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
@@ -114,7 +119,8 @@ class ScaledStore:
         if upload is None:
             return error(404, "NoSuchUpload")
         numbers = [int(number) for number in _PART_NUMBER.findall(request.body)]
-        if numbers != sorted(upload.parts):
+        etags = [html.unescape(etag.decode()) for etag in _PART_ETAG.findall(request.body)]
+        if numbers != sorted(upload.parts) or etags != [_etag(upload.parts[number]) for number in numbers]:
             return error(400, "InvalidPart", f"{numbers} of {sorted(upload.parts)}")
         if any(len(upload.parts[number]) < self._limits.min_part_bytes for number in numbers[:-1]):
             return error(400, "EntityTooSmall")
@@ -146,11 +152,44 @@ class ScaledStore:
             ]
         return _document("ListMultipartUploadsResult", "<IsTruncated>false</IsTruncated>" + "".join(found))
 
+    def _list_parts(self, request: Request) -> Answer:
+        """Pages of three."""
+        with self._lock:
+            upload = self._uploads.get(request.query["uploadId"])
+            parts = {} if upload is None else dict(upload.parts)
+        if upload is None:
+            return error(404, "NoSuchUpload")
+        later = sorted(number for number in parts if number > int(request.query.get("part-number-marker", "0")))
+        found = [
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{_etag(parts[number])}</ETag>"
+            f"<Size>{len(parts[number])}</Size></Part>"
+            for number in later[:3]
+        ]
+        truncated = len(later) > 3
+        marker = f"<NextPartNumberMarker>{later[2]}</NextPartNumberMarker>" if truncated else ""
+        told = f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{marker}"
+        return _document("ListPartsResult", told + "".join(found))
+
+    def damage_part(self, number: int) -> None:
+        """Another writer who guessed the id has replaced this part of each upload."""
+        with self._lock:
+            for upload in self._uploads.values():
+                upload.parts[number] = b"x" * len(upload.parts[number])
+
+    def forget(self) -> None:
+        """A rule of the bucket has removed all unfinished uploads."""
+        with self._lock:
+            self._uploads.clear()
+
     @property
     def unfinished(self) -> list[bytes]:
         """Keys of uploads that were neither completed nor aborted."""
         with self._lock:
             return [upload.key for upload in self._uploads.values()]
+
+
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 def _document(name: str, content: str) -> Answer:

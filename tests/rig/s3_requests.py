@@ -81,4 +81,6 @@ def _operation(method: str, key: str, query: Mapping[str, str], headers: Mapping
         return "AbortMultipartUpload" if "uploadId" in query else "DeleteObject"
     if method == "PUT":
         return "CopyObject" if copying else "PutObject"
+    if method == "GET" and "uploadId" in query:
+        return "ListParts"
     return {"GET": "GetObject", "HEAD": "HeadObject"}.get(method, method)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgpack
 import xxhash
 
-from tiercache.model import Attributes, Key, OriginId, StagedState
+from tiercache.model import Attributes, Key, OriginId, PartedUpload, StagedState
 
 RECORD_FORMAT = 2
 _FORMAT_IN_ORDER = 1
@@ -101,6 +101,12 @@ class StagedRecord(NamedTuple):
     """While a directory above the name is being renamed at the origin, where that is one step: after a crash the name
     may be another one, and an upload to this one would make the old directory anew."""
 
+    parted: PartedUpload | None = None
+    """What the store has of these bytes, or of an earlier state of them, when they go up in parts. In a CANCELLED row:
+    to be aborted."""
+    parted_digest: bytes = b""
+    """Of the bytes and the upload id that ``parted`` is of."""
+
     @property
     def rank(self) -> int:
         """Of two staged files of one name the higher rank holds the newer bytes."""
@@ -119,6 +125,8 @@ class DamagedRow(ValueError):
 def encode(record: StagedRecord) -> bytes:
     """The row's bytes."""
     fields = record._replace(source=record.source._replace(options=dict(record.source.options)))
+    if record.parted is not None:
+        fields = fields._replace(parted=record.parted._replace(etags=dict(record.parted.etags)))
     defaults = StagedRecord._field_defaults
     told = {k: v for k, v in fields._asdict().items() if k not in defaults or v != defaults[k]}
     payload: bytes = msgpack.packb(told, unicode_errors="surrogateescape")
@@ -146,6 +154,7 @@ def decode(row: bytes) -> StagedRecord:
         condition=ConditionKind(record.condition),
         attributes=_attributes(record.attributes),
         moves=None if record.moves is None else DirectoryMove(*record.moves),
+        parted=None if record.parted is None else PartedUpload(*record.parted),
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
+from tiercache.model import Attributes, Key, Kind, ObjectStat, PartedUpload, Space
+
+T = TypeVar("T")
 
 
 class Capability(enum.Flag):
@@ -69,6 +71,42 @@ class Source(NamedTuple):
     size_bytes: int
 
 
+class Suspended(Exception):
+    """To be raised by ``Progress``: end the write, but keep what a later one can go on with."""
+
+
+class Resume(Protocol):
+    """The memory of an upload in parts, by which a later write of the same bytes goes on where one has ended."""
+
+    @property
+    def parted(self) -> PartedUpload | None:
+        """What an earlier write has begun."""
+        ...
+
+    def begun(self, parted: PartedUpload) -> None:
+        """The store has begun one. Returns when that is durable; what it raises ends the write."""
+        ...
+
+    def confirmed(self, parted: PartedUpload) -> None:
+        """Further parts are there. From any thread."""
+        ...
+
+    def ended(self) -> None:
+        """It was completed or given up: nothing is left to go on with. From any thread."""
+        ...
+
+
+def directly(request: Callable[[], T]) -> T:
+    """Make the request once."""
+    return request()
+
+
+class Repeating(Protocol):
+    """Makes a request, again if it fails in a way that may pass."""
+
+    def __call__(self, request: Callable[[], T], /) -> T: ...
+
+
 class Upload(NamedTuple):
     """What to write, and how."""
 
@@ -81,6 +119,9 @@ class Upload(NamedTuple):
     """With Capability.HARD_LINKS, a file that has further names keeps them, and they have the bytes too; this alone is
     not atomic, and ``stat`` tells ``unfinished(upload_id)`` while it lasts and after it failed."""
     progress: Progress | None = None
+    resume: Resume | None = None
+    repeating: Repeating = directly
+    """For the requests of a write that makes many; each may be made again."""
 
 
 class Origin(Protocol):
@@ -134,11 +175,13 @@ class Origin(Protocol):
     def write(self, key: Key, upload: Upload) -> ObjectStat:
         """Replace ``key`` by the source's bytes, atomically but for ``Upload.in_place``; missing parent directories are
         made. Changed if the condition fails; on every failure nothing of it is left behind (multipart aborted,
-        temporary file removed). The result's size is checked against the source."""
+        temporary file removed), but with ``Upload.resume``: then the parts of a large file stay after Busy, Denied and
+        Suspended. The result's size is checked against the source."""
         ...
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
-        """Remove what an interrupted ``write`` of this id may have left (parts, temporary files). Idempotent."""
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
+        """Remove what an interrupted ``write`` of this id may have left: temporary files, and with ``parted_id`` the
+        parts of the upload that the store knows by it. Uploads of others to the same key stay. Idempotent."""
         ...
 
     def delete(self, key: Key, etag: str = "") -> None:

@@ -300,7 +300,7 @@ class FsspecOrigin:
             self._fs.rm_file(target)  # hdfs does not rename over a file
             self._fs.mv(source, target)
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
         if self._protocol in _WHOLE_WRITES:
             return
         temporary = self._temporary(self._path(key), upload_id)

@@ -19,10 +19,9 @@ _BUSY_CODES = frozenset(
         "IncompleteBody",
         "XAmzContentSHA256Mismatch",
         "ConditionalRequestConflict",
-        "NoSuchUpload",
     }
 )
-"""Codes that a repeated request may cure, whatever their status (NoSuchUpload: aborted from elsewhere)."""
+"""Codes that a repeated request may cure, whatever their status."""
 
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 
@@ -31,6 +30,11 @@ _BUSY_STATUSES = frozenset({408, 409, 425, 429})
 
 class CredentialsExpired(Denied):
     """The credentials were right once; new ones may help. Handled inside the S3 origin."""
+
+
+class UploadGone(Busy):
+    """The store does not know the upload in parts: it was completed, or aborted from elsewhere. Handled inside the S3
+    origin, where only a new upload helps."""
 
 
 def error_of_status(status: int, code: str, what: str, detail: str = "") -> TierCacheError:
@@ -42,6 +46,8 @@ def error_of_status(status: int, code: str, what: str, detail: str = "") -> Tier
         return NameTooLong(told)
     if code in _EXPIRED_CODES:
         return CredentialsExpired(told)
+    if code == "NoSuchUpload":
+        return UploadGone(told)
     if code in _BUSY_CODES:
         return Busy(told)
     return _kind_of_status(status)(told)

@@ -239,7 +239,7 @@ class ObjectStoreOrigin:
             raise Broken(f"{self._name(key)}: {found.size_bytes} of {size_bytes} bytes arrived")
         return self._described(key, found)
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
         """Nothing to do: obstore does not list unfinished uploads; GCS and Azure drop them after a week."""
 
     def delete(self, key: Key, etag: str = "") -> None:

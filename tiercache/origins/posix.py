@@ -132,7 +132,7 @@ class PosixOrigin:
             raise Broken(f"{show(key)}: {after.size_bytes} of {source.size_bytes} bytes arrived")
         return after
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
         with contextlib.suppress(Absent, NotDirectory), located(key) as path:
             os.unlink(_temporary_path(path, upload_id))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ from tiercache.errors import Absent, Busy, Changed, Exists, TierCacheError
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins.base import Capability, Origin, Progress, Upload
+from tiercache.origins.http_status import UploadGone
 
 T = TypeVar("T")
 
@@ -41,6 +43,10 @@ class PagedOrigin(Protocol):
     def list_with(self, call: Callable[[Callable[[], T]], T], directory: Key) -> Iterator[ObjectStat]: ...
 
     def walk_with(self, call: Callable[[Callable[[], T]], T], directory: Key) -> Iterator[ObjectStat]: ...
+
+
+class _Exhausted(Busy):
+    """The tries of one request of a write are used up: the write is not repeated for it."""
 
 
 class RetryingOrigin:
@@ -102,7 +108,7 @@ class RetryingOrigin:
 
         def attempt(repeated: bool) -> ObjectStat:
             try:
-                return self._origin.write(key, upload._replace(progress=sent.restarted()))
+                return self._origin.write(key, upload._replace(progress=sent.restarted(), repeating=self._repeating))
             except Changed:
                 ours = self._origin.stat(key) if repeated and upload.upload_id else None
                 if ours is None or ours.upload_id != upload.upload_id:
@@ -113,8 +119,16 @@ class RetryingOrigin:
         self._count_bytes("written", upload.source.size_bytes)
         return written
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
-        self._retrying("abort", lambda _: self._origin.abort_uploads(key, upload_id))
+    def _repeating(self, request: Callable[[], T]) -> T:
+        try:
+            return self._retrying("part", lambda _: request(), long=True)
+        except UploadGone:
+            raise
+        except Busy as error:
+            raise _Exhausted(str(error)) from error
+
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
+        self._retrying("abort", lambda _: self._origin.abort_uploads(key, upload_id, parted_id))
 
     def delete(self, key: Key, etag: str = "") -> None:
         def attempt(repeated: bool) -> None:
@@ -204,14 +218,18 @@ class RetryingOrigin:
             told.add(entry.key)
             yield entry
 
-    def _retrying(self, op: str, attempt: Callable[[bool], T]) -> T:
-        """Call ``attempt(repeated)`` until it succeeds, fails for good, or the policy is exhausted."""
-        give_up = time.monotonic() + self._policy.deadline_s
+    def _retrying(self, op: str, attempt: Callable[[bool], T], *, long: bool = False) -> T:
+        """Call ``attempt(repeated)`` until it succeeds, fails for good, or the policy is exhausted. ``long``: it may
+        take as long as the deadline even when all is well, which is therefore counted from the first failure."""
+        give_up = math.inf if long else time.monotonic() + self._policy.deadline_s
         number = 0
         while True:
             try:
                 return self._once(op, lambda: attempt(number > 0))  # noqa: B023 (called at once)
+            except (_Exhausted, UploadGone):
+                raise
             except Busy:
+                give_up = min(give_up, time.monotonic() + self._policy.deadline_s)
                 delay_s = self._policy.delay_s(number)
                 if number >= self._policy.retries or time.monotonic() + delay_s > give_up:
                     raise

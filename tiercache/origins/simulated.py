@@ -92,9 +92,9 @@ class SimulatedOrigin:
         self._delay(upload.source.size_bytes)
         return self._origin.write(key, upload)
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
         self._delay()
-        self._origin.abort_uploads(key, upload_id)
+        self._origin.abort_uploads(key, upload_id, parted_id)
 
     def delete(self, key: Key, etag: str = "") -> None:
         self._delay()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tiercache.errors import TierCacheError
-from tiercache.journal import StagedRecord
 from tiercache.staging import Staging
 from tiercache.writeback.attempt import Attempt
 
@@ -19,9 +18,8 @@ class Attempts:
         # Files of cancelled records whose upload still reads them: removed when it ends.
         self._unwanted: set[int] = set()
 
-    def begin(self, record: StagedRecord) -> Attempt:
-        attempt = Attempt(record)
-        self._attempts.setdefault(record.id, []).append(attempt)
+    def begin(self, attempt: Attempt) -> Attempt:
+        self._attempts.setdefault(attempt.record.id, []).append(attempt)
         return attempt
 
     def ended(self, attempt: Attempt) -> None:
@@ -44,10 +42,6 @@ class Attempts:
         """Stop what is under way for this file, without a word about what comes next."""
         for attempt in self._attempts.get(staged_id, ()):
             attempt.cancel()
-
-    def stop_all(self) -> None:
-        for staged_id in self._attempts:
-            self.stop(staged_id)
 
     def unlink_when_idle(self, staged_id: int) -> None:
         """Remove the file's name now, or when the upload that reads it has ended."""

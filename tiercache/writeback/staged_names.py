@@ -242,6 +242,7 @@ def _moved(record: StagedRecord, key: Key, *, taken: int, base_etag: str) -> Sta
         committed_ns=0,
         yields_to="",
         moves=None,
+        parted=None,
     )
     if not base_etag:
         exclusive = not record.published and record.condition is ConditionKind.IF_ABSENT

@@ -59,6 +59,11 @@ def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, le
     )
 
 
+def retraction_of_parts(record: StagedRecord, new_id: int) -> StagedRecord:
+    """The duty to abort what the store has in parts of a lost file, and nothing else."""
+    return retraction_of(record, new_id)._replace(upload_id="")
+
+
 def taken_over(retractions: Iterable[StagedRecord], heir: StagedRecord) -> list[StagedRecord]:
     """What cancelled uploads may have left under a name needs no deletion: the heir's upload replaces it."""
     return [record._replace(replaced_by=heir.id) for record in retractions]

@@ -7,7 +7,7 @@ object distinguishes "already there" from "again", and our own earlier bytes fro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksum
@@ -16,7 +16,7 @@ from tiercache.journal import ConditionKind, DirectoryMove, StagedRecord, is_ear
 from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, ObjectStat
 from tiercache.origins.base import ALWAYS, Condition, Origin, Source, Upload, unfinished
-from tiercache.writeback.attempt import Attempt
+from tiercache.writeback.attempt import Attempt, digest_of
 
 
 class Sent(NamedTuple):
@@ -53,15 +53,31 @@ class Damaged(NamedTuple):
 Outcome = Sent | Clash | Replaced | Moved | Torn | Damaged
 
 
+class Leftovers(NamedTuple):
+    """Of uploads to the same key that nobody wants any more."""
+
+    names: frozenset[str] = frozenset()
+    """Upload ids and etags."""
+    parted: Sequence[str] = ()
+    """The store's ids of uploads in parts."""
+
+
 class _Facts(NamedTuple):
     size_bytes: int
     mtime_ns: int
     inode: int
 
 
-def upload(origin: Origin, path: str, attempt: Attempt, stale: frozenset[str], memory: Memory) -> Outcome:
-    """Send the file of ``attempt.record``. ``stale`` has the upload ids and etags of what nobody wants any more
-    under the same key. Raises what the origin raises, and UploadCancelled."""
+def upload(origin: Origin, path: str, attempt: Attempt, stale: Leftovers, memory: Memory) -> Outcome:
+    """Send the file of ``attempt.record``. Raises what the origin raises, UploadCancelled and Suspended."""
+    outcome = _outcome(origin, path, attempt, stale, memory)
+    if attempt.parted is not None:  # nothing is going to be added to them
+        origin.abort_uploads(attempt.record.key, attempt.record.upload_id, attempt.parted.id)
+        attempt.ended()
+    return outcome
+
+
+def _outcome(origin: Origin, path: str, attempt: Attempt, stale: Leftovers, memory: Memory) -> Outcome:
     record = attempt.record
     if record.moves is not None and was_moved(origin, record.moves):
         return Moved()
@@ -127,7 +143,7 @@ class _Sender:
         path: str,
         attempt: Attempt,
         checksums: bytes,
-        stale: frozenset[str],
+        stale: Leftovers,
         memory: Memory,
     ) -> None:
         self.origin = origin
@@ -140,6 +156,7 @@ class _Sender:
 
     def send(self) -> Outcome:
         condition = wanted_condition(self.record)
+        self.abort_stale_parts()
         if self.record.attempts > 1:
             self.origin.abort_uploads(self.record.key, self.record.upload_id)
             found = self.look()
@@ -156,6 +173,16 @@ class _Sender:
                 raise
             return self.write(found)
 
+    def abort_stale_parts(self) -> None:
+        """Only those that are known to be ours: other writers send parts to the same key too."""
+        attempt, key = self.attempt, self.record.key
+        for parted_id in self.stale.parted:
+            self.origin.abort_uploads(key, "", parted_id)
+        attempt.digest = digest_of(self.record, self.checksums)
+        if attempt.parted is not None and attempt.parted_digest != attempt.digest:
+            self.origin.abort_uploads(key, "", attempt.parted.id)
+            attempt.ended()
+
     def write(self, condition: Condition) -> Sent:
         record = self.record
         self.attempt.check()
@@ -168,6 +195,7 @@ class _Sender:
                 record.upload_id,
                 in_place=record.in_place,
                 progress=self.attempt.progress,
+                resume=self.attempt,
             ),
         )
         if stat.size_bytes != record.size_bytes:
@@ -190,7 +218,7 @@ class _Sender:
             return Sent(stat, self.checksums)
         found = stat.upload_id.removesuffix(unfinished(""))
         torn = found != stat.upload_id and found == record.upload_id
-        if torn or is_earlier_seal(found, record.upload_id) or found in self.stale or stat.etag in self.stale:
+        if torn or is_earlier_seal(found, record.upload_id) or {found, stat.etag} & self.stale.names:
             return Condition(etag=stat.etag)
         wanted = wanted_condition(record)
         if wanted.absent or (wanted.etag and wanted.etag != stat.etag):
@@ -222,8 +250,8 @@ class _Sender:
 
 def retract(origin: Origin, record: StagedRecord) -> None:
     """Remove what a cancelled upload brought, or a renamed file left, if nobody has replaced it since."""
-    if record.upload_id:
-        origin.abort_uploads(record.key, record.upload_id)
+    if record.upload_id or record.parted is not None:
+        origin.abort_uploads(record.key, record.upload_id, record.parted.id if record.parted is not None else "")
     try:
         stat = origin.stat(record.key)
     except Absent:

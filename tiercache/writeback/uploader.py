@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import trio
 
@@ -24,7 +25,7 @@ from tiercache.writeback.order import Order
 from tiercache.writeback.retry import Backoff, Failure
 from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of, shown
 from tiercache.writeback.turns import Lane, Turns
-from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, retract, upload
+from tiercache.writeback.upload import Clash, Damaged, Leftovers, Moved, Outcome, Replaced, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,6 @@ class Uploader:
                 await self.turns.give(nursery, self._work_off)
         finally:
             self.running = False
-            self.attempts.stop_all()
 
     async def _work_off(self, record: StagedRecord) -> None:
         try:
@@ -188,7 +188,7 @@ class Uploader:
         record = record._replace(state=StagedState.UPLOADING, attempts=record.attempts + 1)
         # Not durable by itself: recovery takes every sealed file for one that may have been sent.
         self._journal.put_later(put=(record,))
-        attempt = self.attempts.begin(record)
+        attempt = self.attempts.begin(self._attempt(record))
         self._metrics.uploads_in_flight.inc()
         self.state_changed(record)
         try:
@@ -196,8 +196,10 @@ class Uploader:
         except UploadCancelled:
             await self._stopped(record)
         except trio.Cancelled:
+            # The service ends: whoever runs it again goes on with this, and with the parts that are there by then.
+            attempt.suspend()
             if self._is_current(record):
-                self._back_to_sealed(record)  # the service ends; whoever runs it again goes on with this
+                self._back_to_sealed(record)
             raise
         except Exception:
             if self._is_current(record):
@@ -212,16 +214,52 @@ class Uploader:
             self._metrics.upload_bytes.inc(attempt.sent_bytes)
             self.attempts.ended(attempt)
 
+    def _attempt(self, record: StagedRecord) -> Attempt:
+        token = trio.lowlevel.current_trio_token()
+
+        def save(attempt: Attempt) -> None:
+            trio.from_thread.run(self._save_parted, attempt, trio_token=token)
+
+        def note(attempt: Attempt) -> None:
+            with suppress(trio.RunFinishedError):  # an upload that outlives the engine: the store tells the next one
+                token.run_sync_soon(self._note_parted, attempt)
+
+        return Attempt(record, save=save, note=note)
+
+    async def _save_parted(self, attempt: Attempt) -> None:
+        """Durable before the first part goes: only whoever has the store's id can go on with them, or abort them."""
+        attempt.check()
+        if not self._note_parted(attempt):
+            raise UploadCancelled
+        await self._journal.flush()
+
+    def _note_parted(self, attempt: Attempt) -> bool:
+        current = self._journal.get(attempt.record.id)
+        if not self.running or current is None or not self._is_current(attempt.record):
+            return False
+        self._journal.put_later(put=(current._replace(parted=attempt.parted, parted_digest=attempt.parted_digest),))
+        return True
+
     async def _send(self, attempt: Attempt) -> Outcome:
         record = attempt.record
         origin = attempt.origin = self._resolve_origin(record)
         # Durable before anything of it is sent: whatever happens, recovery must know the id that was stored with it.
         await self._journal.flush()
         retractions = self._journal.retractions(*record.lane)
-        stale = frozenset(name for r in retractions for name in (r.upload_id, r.base_etag) if name)
+        stale = Leftovers(
+            frozenset(name for r in retractions for name in (r.upload_id, r.base_etag) if name),
+            [r.parted.id for r in retractions if r.parted is not None],
+        )
         path = self._staging.path(record.id)
         return await trio.to_thread.run_sync(
-            upload, origin, path, attempt, stale, self._memory, limiter=self._threads, abandon_on_cancel=True
+            upload,
+            origin,
+            path,
+            attempt,
+            stale,
+            self._memory,
+            limiter=self._threads,
+            abandon_on_cancel=True,
         )
 
     def _was_renewed(self, record: StagedRecord, origin: Origin | None) -> bool:
@@ -297,9 +335,7 @@ class Uploader:
     def _wait_for_name(self, record: StagedRecord) -> None:
         """A directory above the name was renamed, and the engine ended before it could note that: the file goes up
         when it has its new name, or when ``try_again`` says so."""
-        record = record._replace(state=StagedState.SEALED)
-        self._journal.put_later(put=(record,))
-        self.state_changed(record)
+        record = self._sealed_again(record.id)
         self._on_moved(record)
 
     def try_again(self, staged_id: int, error: Exception) -> None:
@@ -328,10 +364,16 @@ class Uploader:
                 self._back_to_sealed(current)
 
     def _back_to_sealed(self, record: StagedRecord) -> None:
-        record = record._replace(state=StagedState.SEALED)
-        self._journal.put_later(put=(record,))
-        self.state_changed(record)
-        self.turns.add(record)
+        self.turns.add(self._sealed_again(record.id))
+
+    def _sealed_again(self, staged_id: int) -> StagedRecord:
+        # As it is now: the attempt has noted what the store has of it.
+        current = self._journal.get(staged_id)
+        assert current is not None
+        sealed = current._replace(state=StagedState.SEALED)
+        self._journal.put_later(put=(sealed,))
+        self.state_changed(sealed)
+        return sealed
 
     async def _seal_again(self, record: StagedRecord) -> None:
         """Somebody wrote to the file after its seal: what was sent counts as an earlier state of it."""

@@ -24,6 +24,7 @@ from tiercache.writeback.recovery import Plan, RecoveryReport, make_plan
 from tiercache.writeback.seals import Seals
 from tiercache.writeback.staged_names import StagedNames
 from tiercache.writeback.status import FileStatus, status_of
+from tiercache.writeback.succession import retraction_of_parts
 from tiercache.writeback.uploader import Uploader
 from tiercache.writeback.waits import Waits
 
@@ -148,8 +149,9 @@ class WriteBack:
             await trio.to_thread.run_sync(self._staging.sync_names)
         for staged_id, file in files.items():
             self._staging.found(staged_id, file)
+        parts_of_lost = [retraction_of_parts(record, self._staging.new_id()) for record in plan.lost if record.parted]
         if plan.put or plan.drop or self._journal.rebooted:
-            await self._journal.recovered(put=plan.put, drop=plan.drop)
+            await self._journal.recovered(put=[*plan.put, *parts_of_lost], drop=plan.drop)
         await trio.to_thread.run_sync(self._move_files, plan)
         for staged_id in [*plan.set_aside, *plan.delete]:
             self._staging.closed(staged_id)

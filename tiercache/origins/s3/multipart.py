@@ -1,26 +1,31 @@
-"""Objects too large for one request: uploads and copies in parallel parts, bounded memory, aborted on failure."""
+"""Objects too large for one request: uploads and copies in parallel parts, in bounded memory."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiercache.errors import Absent, Broken, TierCacheError, Unsupported
+from tiercache.errors import Absent, Broken, Busy, Denied, TierCacheError
 from tiercache.memory import Memory, Purpose
-from tiercache.model import Key
+from tiercache.model import Key, PartedUpload
 from tiercache.origins import etags
-from tiercache.origins.base import Condition, Progress, Source
+from tiercache.origins.base import Condition, Suspended, Upload
 from tiercache.origins.fair_pool import FairPool
+from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import held_body
 from tiercache.origins.obstore_calls import text_of
 from tiercache.origins.s3.control import Control, conditions
+from tiercache.origins.s3.sending import Listed, Sending
 
 _log = logging.getLogger(__name__)
+
+_RESUMABLE = (Busy, Denied, Suspended)
+"""After these, waiting or other credentials may help: what the store has of a file is worth keeping."""
 
 
 class Multipart:
@@ -39,32 +44,71 @@ class Multipart:
         self._uploads.close()
         self._copies.close()
 
-    def upload(
-        self, key: Key, source: Source, headers: Mapping[str, Any], condition: Condition, progress: Progress | None
-    ) -> str:
-        """Upload a local file; returns the etag. Nothing stays behind on failure."""
-        parts = plan_parts(source.size_bytes, self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)))
-        report = _serialized(progress)
-        fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    def upload(self, key: Key, upload: Upload, headers: Mapping[str, Any]) -> str:
+        """Upload a local file; returns the etag. What stays behind on a failure is what ``Origin.write`` says.
+        UploadGone if the store does not know the upload any more: it may have been completed."""
+        sending = self._taken_up(key, upload) or self._begun(key, upload, headers)
+        fd = os.open(upload.source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-
-            def send(upload: str, part: Part) -> str:
-                with held_body(self._memory, fd, source, part) as body:
-                    answer = self._control.call(
-                        "upload_part",
-                        key,
-                        Key=text_of(key),
-                        UploadId=upload,
-                        PartNumber=part.number,
-                        Body=body.data,
-                        ContentMD5=base64.b64encode(body.md5).decode(),
-                    )
-                report(part.length)
-                return str(answer["ETag"])
-
-            return self._run(key, parts, headers, condition, send, self._uploads)
+            # All have ended on an error too: an abort overtaken by a part would leave that part behind.
+            sent = self._uploads.map(lambda part: self._send(sending, fd, part), sending.parts)
+            etag = upload.repeating(lambda: self._complete(key, sending.id, sent, upload.condition))
+        except BaseException as error:
+            if upload.resume is not None and isinstance(error, _RESUMABLE) and not isinstance(error, UploadGone):
+                sending.tell()
+            else:
+                self._give_up(sending)
+            raise
         finally:
             os.close(fd)
+        if upload.resume is not None:
+            upload.resume.ended()
+        return etag
+
+    def _taken_up(self, key: Key, upload: Upload) -> Sending | None:
+        """What an earlier write has begun, with the parts that the store has of it."""
+        parted = upload.resume.parted if upload.resume is not None else None
+        if parted is None:
+            return None
+        parts = plan_parts(upload.source.size_bytes, self._limits, part_size_bytes=parted.part_bytes)
+        try:
+            listed = upload.repeating(lambda: self._listed(key, parted.id))
+        except (UploadGone, Absent):  # a rule of the bucket may remove what lies about
+            return None
+        return Sending(key, upload, parted, parts, listed)
+
+    def _begun(self, key: Key, upload: Upload, headers: Mapping[str, Any]) -> Sending:
+        parts = plan_parts(upload.source.size_bytes, self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)))
+        parted = PartedUpload(upload.repeating(lambda: self._begin(key, headers)), parts[0].length)
+        sending = Sending(key, upload, parted, parts, {})
+        if upload.resume is not None:
+            try:
+                upload.resume.begun(parted)
+            except BaseException:
+                self._give_up(sending)
+                raise
+        return sending
+
+    def _send(self, sending: Sending, fd: int, part: Part) -> str:
+        etag = sending.known(part) or sending.upload.repeating(lambda: self._send_once(sending, fd, part))
+        sending.confirm(part, etag)
+        return etag
+
+    def _send_once(self, sending: Sending, fd: int, part: Part) -> str:
+        sending.check()
+        with held_body(self._memory, fd, sending.upload.source, part) as body:
+            if sending.has(part, body.md5):
+                return body.md5.hex()
+            answer = self._control.call(
+                "upload_part",
+                sending.key,
+                Key=text_of(sending.key),
+                UploadId=sending.id,
+                PartNumber=part.number,
+                Body=body.data,
+                ContentMD5=base64.b64encode(body.md5).decode(),
+            )
+        return etags.plain(answer["ETag"])
 
     def copy(self, source: Key, target: Key, size_bytes: int, etag: str, headers: Mapping[str, Any]) -> str:
         """Copy an object over the limit of a single copy; returns the etag."""
@@ -82,39 +126,31 @@ class Multipart:
                 CopySourceRange=f"bytes={part.offset}-{part.offset + part.length - 1}",
                 **({"CopySourceIfMatch": match} if match is not None else {}),
             )
-            return str(answer["CopyPartResult"]["ETag"])
+            return etags.plain(answer["CopyPartResult"]["ETag"])
 
-        return self._run(target, parts, headers, Condition(), send, self._copies)
+        upload = self._begin(target, headers)
+        try:
+            sent = self._copies.map(lambda part: send(upload, part), parts)
+            return self._complete(target, upload, sent, Condition())
+        except BaseException:
+            self._abort_quietly(target, upload)
+            raise
 
-    def _run(
-        self,
-        key: Key,
-        parts: list[Part],
-        headers: Mapping[str, Any],
-        condition: Condition,
-        send: Callable[[str, Part], str],
-        pool: FairPool,
-    ) -> str:
+    def _begin(self, key: Key, headers: Mapping[str, Any]) -> str:
         answer = self._control.call(
             "create_multipart_upload", key, Key=text_of(key), **headers, **self._control.write_arguments
         )
-        upload = str(answer["UploadId"])
-        try:
-            # All have ended on an error too: an abort overtaken by a part would leave that part behind.
-            sent = pool.map(lambda part: send(upload, part), parts)
-            numbered = [{"PartNumber": part.number, "ETag": etag} for part, etag in zip(parts, sent, strict=True)]
-            return self._complete(key, upload, numbered, condition)
-        except BaseException:
-            self.abort(key, upload)
-            raise
+        return str(answer["UploadId"])
 
-    def _complete(self, key: Key, upload: str, sent: list[dict[str, Any]], condition: Condition) -> str:
+    def _complete(self, key: Key, upload: str, sent: Sequence[str], condition: Condition) -> str:
+        """``sent``: the etags of all parts."""
+        numbered = [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in enumerate(sent, 1)]
         answer = self._control.call(
             "complete_multipart_upload",
             key,
             Key=text_of(key),
             UploadId=upload,
-            MultipartUpload={"Parts": sent},
+            MultipartUpload={"Parts": numbered},
             **conditions(condition),
         )
         etag = etags.plain(answer.get("ETag"))
@@ -122,48 +158,33 @@ class Multipart:
             raise Broken(f"{self._control.name(key)}: the upload was completed without an etag")
         return etag
 
-    def abort(self, key: Key, upload: str) -> None:
-        """Give up one multipart upload. A failure is only logged: what led here matters more."""
-        try:
-            self._control.call("abort_multipart_upload", key, Key=text_of(key), UploadId=upload)
-        except Absent:
-            pass
-        except TierCacheError as error:
-            _log.warning("an unfinished upload stays in the bucket: %s", error)
-
-    def abort_all(self, key: Key) -> None:
-        """Give up every unfinished upload of exactly this key."""
-        for upload in self._unfinished(key):
-            try:
-                self._control.call("abort_multipart_upload", key, Key=text_of(key), UploadId=upload)
-            except TierCacheError as error:
-                if "NoSuchUpload" not in str(error) and not isinstance(error, Absent):
-                    raise
-
-    def _unfinished(self, key: Key) -> list[str]:
-        found: list[str] = []
-        markers: dict[str, str] = {}
+    def _listed(self, key: Key, upload: str) -> dict[int, Listed]:
+        """The parts that the store has, by number."""
+        found: dict[int, Listed] = {}
+        marker: dict[str, Any] = {}
         while True:
-            try:
-                answer = self._control.call("list_multipart_uploads", key, Prefix=text_of(key), **markers)
-            except Unsupported:
-                return found
-            found += [str(each["UploadId"]) for each in answer.get("Uploads", ()) if each["Key"] == text_of(key)]
+            answer = self._control.call("list_parts", key, Key=text_of(key), UploadId=upload, **marker)
+            for part in answer.get("Parts", ()):
+                found[int(part["PartNumber"])] = Listed(etags.plain(part["ETag"]), int(part["Size"]))
             if not answer.get("IsTruncated"):
                 return found
-            markers = {
-                "KeyMarker": answer.get("NextKeyMarker", ""),
-                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
-            }
+            marker = {"PartNumberMarker": int(answer["NextPartNumberMarker"])}
 
+    def abort(self, key: Key, upload: str) -> None:
+        """Give up one upload. Nothing happens if the store does not know it (any more)."""
+        with contextlib.suppress(UploadGone, Absent):
+            self._control.call("abort_multipart_upload", key, Key=text_of(key), UploadId=upload)
 
-def _serialized(progress: Progress | None) -> Progress:
-    if progress is None:
-        return lambda _: None
-    lock = threading.Lock()
+    def _give_up(self, sending: Sending) -> None:
+        """It stays remembered if it cannot be aborted now."""
+        if self._abort_quietly(sending.key, sending.id) and sending.upload.resume is not None:
+            sending.upload.resume.ended()
 
-    def report(sent_bytes: int) -> None:
-        with lock:
-            progress(sent_bytes)
-
-    return report
+    def _abort_quietly(self, key: Key, upload: str) -> bool:
+        """A failure is only logged: what led here matters more."""
+        try:
+            self.abort(key, upload)
+        except TierCacheError as error:
+            _log.warning("an unfinished upload stays in the bucket: %s", error)
+            return False
+        return True

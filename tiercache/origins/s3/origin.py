@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import mimetypes
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tiercache.config import FetchConfig
-from tiercache.errors import Absent, Broken, Changed, Exists, NotDirectory, NotEmpty, Unsupported
+from tiercache.errors import Absent, Broken, Busy, Changed, Exists, NotDirectory, NotEmpty, Unsupported
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
 from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source, Upload
+from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, is_plain, text_of
@@ -164,19 +166,32 @@ class S3Origin:
         return described, None if kind is Kind.SYMLINK else body
 
     def write(self, key: Key, upload: Upload) -> ObjectStat:
-        source, progress, condition = upload.source, upload.progress, upload.condition
+        source = upload.source
         stored = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
         try:
             if source.size_bytes <= self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)).single_put_bytes:
-                etag = self._put_file(key, source, stored, condition, progress)
+                etag = self._put_file(key, source, stored, upload.condition, upload.progress)
             else:
                 headers = {"Metadata": stored} | _content_type(key)
-                etag = self._multipart.upload(key, source, headers, condition, progress)
+                try:
+                    etag = self._multipart.upload(key, upload, headers)
+                except (UploadGone, Changed) as error:
+                    return self._completed(key, upload, error)
         except Absent as error:
-            if condition.etag:  # If-Match on an object that is gone
+            if upload.condition.etag:  # If-Match on an object that is gone
                 raise Changed(f"{self._control.name(key)} is gone") from error
             raise Broken(str(error)) from error  # a write cannot miss anything: never "not found"
         return self._confirmed(key, etag, source.size_bytes)
+
+    def _completed(self, key: Key, upload: Upload, error: UploadGone | Changed) -> ObjectStat:
+        """What we wrote, if the error is what a repeated completion meets when the answer to the first one was lost."""
+        with contextlib.suppress(Absent):
+            found = self._head(key)
+            if upload.upload_id and metadata.upload_id_of(found.metadata) == upload.upload_id:
+                return self._confirmed(key, found.etag, upload.source.size_bytes)
+        if isinstance(error, UploadGone):
+            raise Busy(f"{self._control.name(key)}: somebody aborted the upload of its parts") from error
+        raise error
 
     def _put_file(
         self, key: Key, source: Source, stored: Mapping[str, str], condition: Condition, progress: Progress | None
@@ -211,9 +226,9 @@ class S3Origin:
             raise Broken(f"{self._control.name(key)}: {found.size_bytes} of {size_bytes} bytes arrived")
         return self._described(key, found)
 
-    def abort_uploads(self, key: Key, upload_id: str) -> None:
-        """Aborts every unfinished multipart upload of the key: S3 does not tell which of them has our id."""
-        self._multipart.abort_all(key)
+    def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
+        if parted_id:
+            self._multipart.abort(key, parted_id)
 
     def delete(self, key: Key, etag: str = "") -> None:
         found = self._head(key)

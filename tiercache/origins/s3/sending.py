@@ -1,0 +1,79 @@
+"""One file on its way in parts: which of them the store has, and who remembers that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tiercache.model import Key, PartedUpload
+from tiercache.origins.base import Upload
+from tiercache.origins.limits import Part
+
+_TOLD_AT_A_TIME = 16
+"""Parts that are remembered together, at least: those that were forgotten are recognised by their MD5."""
+
+_TOLD_IN_ALL = 50
+"""What is remembered grows with the number of parts, so a large file tells it no more often than this."""
+
+
+class Listed(NamedTuple):
+    """What the store says of a part that it has."""
+
+    etag: str
+    size_bytes: int
+
+
+class Sending:
+    """Used by the threads that send its parts."""
+
+    def __init__(
+        self, key: Key, upload: Upload, parted: PartedUpload, parts: list[Part], listed: Mapping[int, Listed]
+    ) -> None:
+        self.key = key
+        self.upload = upload
+        self.parts = parts
+        self._parted = parted
+        self._listed = listed
+        self._lock = threading.Lock()
+        self._etags = dict(parted.etags)
+        self._told = len(self._etags)
+
+    @property
+    def id(self) -> str:
+        """The store's."""
+        return self._parted.id
+
+    def known(self, part: Part) -> str:
+        """The etag of a part that the store has as it confirmed it to us; else ``""``."""
+        etag = self._parted.etags.get(part.number, "")
+        return etag if self._listed.get(part.number) == Listed(etag, part.length) else ""
+
+    def has(self, part: Part, md5: bytes) -> bool:
+        """Whether the store has these bytes, although nobody remembers that it confirmed them."""
+        return self._listed.get(part.number) == Listed(md5.hex(), part.length)
+
+    def check(self) -> None:
+        """Raise what ends the upload, if it is to end."""
+        if self.upload.progress is not None:
+            with self._lock:
+                self.upload.progress(0)
+
+    def confirm(self, part: Part, etag: str) -> None:
+        """The store has the part."""
+        with self._lock:
+            self._etags[part.number] = etag
+            untold = len(self._etags) - self._told
+        if untold >= max(_TOLD_AT_A_TIME, len(self.parts) // _TOLD_IN_ALL):
+            self.tell()
+        if self.upload.progress is not None:
+            with self._lock:
+                self.upload.progress(part.length)
+
+    def tell(self) -> None:
+        """Have everything remembered that is confirmed."""
+        if self.upload.resume is None:
+            return
+        with self._lock:
+            self._told = len(self._etags)
+            self.upload.resume.confirmed(self._parted._replace(etags=dict(self._etags)))
