@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from tiercache.engine.keeper import Keeper
-from tiercache.engine.supervisor.channel import EXIT_REPLACE
+from tiercache.engine.supervisor.channel import EXIT_REPLACE, EXIT_STAGED
 
 log = logging.getLogger("tiercache.engine")
 
@@ -78,13 +78,14 @@ def _serve(settings: dict[str, Any], keeper: Keeper, report: Report, *, foregrou
     import trio
 
     from tiercache.config import Config
+    from tiercache.engine.engine import Engine
     from tiercache.engine.service import serve_engine
 
     config = Config.model_validate(settings)
     # One that was started on demand ends when nobody needs it any more.
     idle_timeout_s = float("inf") if foreground else config.engine.idle_timeout_s
 
-    async def serve() -> bool:
+    async def serve() -> Engine:
         return await serve_engine(
             config,
             on_ready=lambda _: report.ready(config.cache_dir),
@@ -93,7 +94,10 @@ def _serve(settings: dict[str, Any], keeper: Keeper, report: Report, *, foregrou
             keeper=keeper,
         )
 
-    return EXIT_REPLACE if trio.run(serve) else 0
+    ended = trio.run(serve)
+    if ended.replacing:
+        return EXIT_REPLACE
+    return EXIT_STAGED if ended.left else 0
 
 
 if __name__ == "__main__":

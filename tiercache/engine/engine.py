@@ -19,6 +19,7 @@ from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, ope
 from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.kept_checkpoints import KeptCheckpoints
+from tiercache.engine.leaving import drain_and_tell
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
@@ -64,6 +65,9 @@ class Engine:
         self.metrics.restarts.set(self.keeper.restarts)
         self.started_s = time.time()
         self._stopping = trio.Event()
+        self._hurry = trio.Event()
+        self.left = 0
+        """Files that the origins lack at the end, once ``run`` has returned."""
         self._drained = False
         self.nursery: trio.Nursery
         """For services that use the engine's state: they have ended when it is closed, after a crash too."""
@@ -110,7 +114,10 @@ class Engine:
             nursery.cancel_scope.cancel()
 
     def stop(self, *, drained: bool = False) -> None:
-        """End ``run``; what is still staged stays in the journal for the next engine, at once when it ``drained``."""
+        """End ``run``; what is still staged stays in the journal for the next engine, at once when it ``drained`` or
+        is called for the second time."""
+        if self._stopping.is_set():
+            self._hurry.set()
         self._drained = drained
         self._stopping.set()
 
@@ -182,7 +189,7 @@ class Engine:
             on_replaced=self._replaced,
             on_moved=lambda record: nursery.start_soon(self._follow_move, record),
             upload_delay_s=config.staging.upload_delay_s,
-            uploads=self._uploads,
+            uploads=self.uploads,
         )
         self.mounts = Mounts(self, nursery)
         self.warmups = Warmups(self, nursery)
@@ -229,8 +236,8 @@ class Engine:
             return
         self.unmounts = True
         await self.mounts.close()
-        if self.config.engine.stop_drain_s > 0 and not self._drained:
-            await self.drain(self.config.engine.stop_drain_s)
+        deadline_s = 0.0 if self._drained else self.config.engine.stop_drain_s
+        self.left = await drain_and_tell(self, deadline_s, self._hurry)
 
     async def _flush_journal(self) -> None:
         while True:
@@ -282,11 +289,12 @@ class Engine:
             return True
         settled = (StagedState.CONFLICT, StagedState.LOST)
         return any(
-            record.published and self._uploads(record) and record.state not in settled
+            record.published and self.uploads(record) and record.state not in settled
             for record in self.journal.records()
         )
 
-    def _uploads(self, record: StagedRecord) -> bool:
+    def uploads(self, record: StagedRecord) -> bool:
+        """Whether the profile that wrote the file brings it to the origin."""
         return self.config.profile(profile_name(record.profile)).upload
 
     # -- what clients ask for ---------------------------------------------------------------------
@@ -362,7 +370,7 @@ class Engine:
             for live in tree.live:
                 if live.staged is not None and live.writers == 0:
                     record = self.journal.get(live.staged.id)
-                    if record is not None and self._uploads(record):
+                    if record is not None and self.uploads(record):
                         with suppress(TierCacheError):  # one file's trouble, told by the drain's result and in status
                             await self.namespace(tree.origin_id, record.profile).writes.closes.seal(live)
 

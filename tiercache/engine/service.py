@@ -28,11 +28,12 @@ async def serve_engine(
     idle_timeout_s: float = math.inf,
     signals: bool = False,
     keeper: Keeper | None = None,
-) -> bool:
+) -> Engine:
     """Own ``config.cache_dir`` until ``Engine.stop``, a signal (with ``signals``) or ``idle_timeout_s`` of idleness.
 
-    ``on_ready`` is called once recovery is through and clients can connect. Returns True when the supervisor behind
-    ``keeper`` shall start another engine at once (``Engine.replace``). Raises EngineRunning when another engine owns
+    ``on_ready`` is called once recovery is through and clients can connect. Returns the engine that has ended: its
+    ``left`` files, and whether it is ``replacing`` itself, so that the supervisor behind ``keeper`` shall start another
+    one at once. Raises EngineRunning when another engine owns
     the directory, and whatever keeps the engine from starting.
     """
     keeper = keeper or Keeper()
@@ -55,7 +56,7 @@ async def serve_engine(
 
 async def _run(
     config: Config, keeper: Keeper, *, on_ready: Callable[[Engine], None], idle_timeout_s: float, signals: bool
-) -> bool:
+) -> Engine:
     # Who handles the signals is alone in its process.
     engine = Engine(config, keeper, own_process=signals)
     server = Server(engine)
@@ -71,7 +72,7 @@ async def _run(
             keeper.ready()
             on_ready(engine)
         signal_nursery.cancel_scope.cancel()
-    return engine.replacing
+    return engine
 
 
 async def _stop_on_signal(engine: Engine, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -70,7 +70,7 @@ class Status:
             if len(listed) < DIRTY_LISTED_MAX:
                 listed.append(
                     {
-                        "path": self._spell(file.origin, file.key),
+                        "path": self.spell(file.origin, file.key),
                         "state": str(file.state),
                         "size_bytes": file.size_bytes,
                         "sent_bytes": file.sent_bytes,
@@ -80,11 +80,12 @@ class Status:
                 )
         return {"files": len(files), "bytes": total_bytes, "states": states, "list": listed}
 
-    def _spell(self, origin: OriginId, key: Key) -> str:
+    def spell(self, origin: OriginId, key: Key) -> str:
+        """A name as users know it, without the endpoint."""
         tree = self._engine.trees.get(origin)
         # The identity names the endpoint too, which would hide what a user looks for.
-        prefix = tree.origin.identity.partition("?")[0].rstrip("/") if tree is not None else ""
-        return f"{prefix}/{os.fsdecode(key)}"
+        prefix = tree.origin.identity.partition("?")[0] if tree is not None else ""
+        return f"{prefix}{'' if prefix.endswith('/') else '/'}{os.fsdecode(key)}"
 
     async def path(self, path: str) -> dict[str, Any]:
         """One name, by local path under a mount or by URL: state, durability, size, residency, how mounts read it."""

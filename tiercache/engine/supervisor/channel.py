@@ -27,6 +27,9 @@ DESCRIPTORS_MAX: Final = 4
 EXIT_REPLACE: Final = 75
 """Exit status of an engine that wants to be replaced by a new one at once (EX_TEMPFAIL)."""
 
+EXIT_STAGED: Final = 3
+"""Exit status of an engine that ended in order and left staged bytes in the journal, as of the commands."""
+
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """The supervisor's end and the engine's."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tiercache.engine.supervisor.channel import EXIT_REPLACE, Message, close_all, pair, receive, send
+from tiercache.engine.supervisor.channel import EXIT_REPLACE, EXIT_STAGED, Message, close_all, pair, receive, send
 from tiercache.engine.supervisor.letting_go import let_go, lost_mount
 from tiercache.engine.supervisor.restarts import Restarts
 
@@ -80,7 +80,7 @@ class Supervisor:
 
     def _delay_after(self, code: int) -> float | None:
         """How long to wait before the next engine; None when there is to be none."""
-        if self._ending or code == 0:
+        if self._ending or code in (0, EXIT_STAGED):
             return None
         if code == EXIT_REPLACE:
             self._restarts.on_request()
