@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rig.engines import PATIENCE_S, small_config
+from rig.engines import PATIENCE_S, small_config, stop_engine
 from tiercache.client import Client
 from tiercache.client.origin import RemoteOrigin
 from tiercache.config import Config
@@ -96,7 +96,7 @@ def test_what_is_left_is_named_and_the_status_says_so(tmp_path: Path, tree: Path
     client.attach(str(tree))
     assert not client.drain(PATIENCE_S)["left"]
     assert written(tree) == ALL
-    client.stop()
+    stop_engine(small_config(tmp_path), client)
     client.close()
 
 
