@@ -17,6 +17,7 @@ from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Busy, NoSpace
 from tiercache.origins.base import Upload
+from tiercache.origins.temporary import temporary_name
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
 LATER = {"upload_delay_s": 60}
@@ -129,7 +130,7 @@ def test_what_a_torn_upload_left_does_not_make_a_moved_directory_look_full(posix
 
             def tear(key: bytes, upload: Upload) -> None:
                 # What a killed engine leaves, which has no time to tidy up.
-                with open(os.path.join(ground.path("old"), f".tiercache-{upload.upload_id}.tmp"), "w"):
+                with open(os.path.join(ground.path("old"), temporary_name(b"f", upload.upload_id)), "w"):
                     trio.from_thread.run_sync(torn.set)
                 raise Busy("torn")
 

@@ -16,8 +16,9 @@ from rig.interposed_origin import InterposedOrigin, Stop, interpose
 from tiercache.engine.engine import Engine
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, Busy
+from tiercache.errors import Absent, Busy, UploadFailed
 from tiercache.origins.base import Capability
+from tiercache.origins.temporary import temporary_name
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
 TTL = {"general": {"ttl_s": 60, "negative_ttl_s": 5}}
@@ -36,6 +37,12 @@ async def arrived(engine: Engine, staged_id: int) -> None:
             await engine.writeback.changed()
 
 
+async def fail(engine: Engine, sending: Stop, staged_id: int) -> None:
+    sending.fail(Busy("not now"))
+    while engine.writeback.error_of(staged_id) is None:
+        await engine.writeback.changed()
+
+
 class Twice:
     """``name``: its first bytes wait on their way to the origin, its second ones are being written."""
 
@@ -47,9 +54,7 @@ class Twice:
 
     async def fail_first(self, engine: Engine) -> None:
         """The first bytes do not arrive; they wait for their next try."""
-        self.sending.fail(Busy("not now"))
-        while engine.writeback.error_of(self.first) is None:
-            await engine.writeback.changed()
+        await fail(engine, self.sending, self.first)
 
     async def close(self) -> None:
         await self.handle.flush()
@@ -195,6 +200,57 @@ def test_a_file_that_is_renamed_over_both_states_keeps_the_name(ground: Ground) 
             await drained(engine)
             assert {name: ground.get(name) for name in ground.names()} == {"a": b"clean"}
             assert await read_file(names, ground.key("a")) == b"clean"
+
+    run(scenario)
+
+
+def leave_torn(ground: Ground, engine: Engine, staged_id: int) -> None:
+    """What an engine leaves that is killed while it sends the bytes of ``a``."""
+    record = engine.journal.get(staged_id)
+    assert record is not None
+    with open(os.path.join(ground.path(""), temporary_name(b"a", record.upload_id)), "wb") as torn:
+        torn.write(b"fir")
+
+
+def test_what_a_torn_upload_left_goes_when_a_second_state_goes_up(posix_ground: Ground) -> None:
+    ground = posix_ground
+
+    async def scenario() -> None:
+        async with (
+            ground.engine(profiles=NO_TTL, upload=SLOW) as (engine, names),
+            written_twice(ground, names, "a") as file,
+        ):
+            leave_torn(ground, engine, file.first)
+            await file.fail_first(engine)
+            await file.close()
+            await drained(engine)
+            assert os.listdir(ground.path("")) == ["a"]
+            assert ground.get("a") == b"SECOND"
+
+    run(scenario)
+
+
+def test_what_a_torn_upload_left_goes_when_the_same_file_goes_up_with_more(posix_ground: Ground) -> None:
+    ground = posix_ground
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL, upload=SLOW) as (engine, names):
+            await names.root(ground.root)
+            sending = interpose(names).stop("write")
+            await write_file(names, ground.key("a"), b"first")
+            await sending.reached()
+            entry = await names.lookup(ground.key("a"))
+            leave_torn(ground, engine, entry.staged)
+            await fail(engine, sending, entry.staged)
+            handle = await names.open(entry.inode, write=True)
+            await handle.write(5, b" and more")
+            assert (await names.lookup(ground.key("a"))).staged == entry.staged
+            with pytest.raises(UploadFailed):
+                await handle.flush()
+            await handle.close()
+            await drained(engine)
+            assert os.listdir(ground.path("")) == ["a"]
+            assert ground.get("a") == b"first and more"
 
     run(scenario)
 

@@ -27,6 +27,7 @@ from tiercache.origins import Source, Upload
 from tiercache.origins.base import unfinished
 from tiercache.origins.posix import PosixOrigin
 from tiercache.origins.posix_calls import classify
+from tiercache.origins.temporary import temporary_name
 
 ORIGIN = PosixOrigin()
 
@@ -87,15 +88,17 @@ def test_a_name_too_long_says_so(tree: Path) -> None:
 
 
 def test_an_interrupted_write_is_hidden_and_can_be_removed(tree: Path) -> None:
-    (tree / ".tiercache-mine.tmp").write_bytes(b"half")
+    (tree / temporary_name(b"file", "mine.1")).write_bytes(b"half")
     assert list(ORIGIN.list(key_of(tree))) == list(ORIGIN.walk(key_of(tree))) == []
-    ORIGIN.abort_uploads(key_of(tree / "file"), "mine")
-    ORIGIN.abort_uploads(key_of(tree / "file"), "mine")
+    ORIGIN.abort_uploads(key_of(tree / "other"), "mine.1")
+    assert len(list(tree.iterdir())) == 1
+    for _ in range(2):
+        ORIGIN.abort_uploads(key_of(tree / "file"), "mine.2")
     assert list(tree.iterdir()) == []
 
 
 def test_a_repeated_write_of_one_upload_starts_over(tree: Path) -> None:
-    (tree / ".tiercache-mine.tmp").write_bytes(b"half of an earlier try, which is longer")
+    (tree / temporary_name(b"file", "mine")).write_bytes(b"half of an earlier try, which is longer")
     write(tree / "file", b"whole")
     assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"whole")]
 

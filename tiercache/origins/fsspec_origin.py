@@ -29,6 +29,7 @@ from tiercache.origins.base import LONGEST_KEY_BYTES, OBJECT_KEY_LIMIT_BYTES, Ca
 from tiercache.origins.fsspec_errors import domain_errors
 from tiercache.origins.fsspec_info import stat_of
 from tiercache.origins.obstore_calls import text_of
+from tiercache.origins.temporary import PREFIX, temporary_name
 from tiercache.units import MIB
 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "cos", "obs", "b2"})
@@ -39,7 +40,6 @@ _WHOLE_WRITES = _BUCKETS | {"memory", "http", "https"}
 _RENAMING = frozenset({"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "arrow_hdfs", "smb"})
 _READ_ONLY = frozenset({"http", "https", "github", "zip", "tar", "git", "data", "reference"})
 _SPACE = Space(1 << 50, 1 << 50, 1 << 31, 1 << 31)
-_TEMPORARY = ".tiercache-"
 _UNKNOWN_BUFFERS_BYTES = 64 * MIB
 """What a filesystem may hold while it uploads: it does not tell."""
 
@@ -157,7 +157,7 @@ class FsspecOrigin:
         for info in listed:
             key = self._listed_key(info)
             is_shadowed = info["type"] != "directory" and key in directories
-            if key != directory and not is_shadowed and not key.rpartition(b"/")[2].startswith(_TEMPORARY.encode()):
+            if key != directory and not is_shadowed and not key.rpartition(b"/")[2].startswith(PREFIX.encode()):
                 yield self._described(key, info)
 
     def _listed_key(self, info: Mapping[str, Any]) -> Key:
@@ -264,7 +264,7 @@ class FsspecOrigin:
 
     def _put_and_rename(self, path: str, upload: Upload) -> None:
         self._make_parents(path)
-        temporary = self._temporary(path, upload.upload_id or os.urandom(8).hex())
+        temporary = self._temporary(path, upload.upload_id)
         try:
             self._send(upload.source, temporary)
             self._move_over(temporary, path)
@@ -288,8 +288,8 @@ class FsspecOrigin:
             self._fs.makedirs(self._fs._parent(path), exist_ok=True)
 
     def _temporary(self, path: str, upload_id: str) -> str:
-        directory, _, _ = path.rpartition("/")
-        return f"{directory}/{_TEMPORARY}{upload_id}.tmp"
+        directory, _, name = path.rpartition("/")
+        return f"{directory}/{temporary_name(os.fsencode(name), upload_id)}"
 
     def _move_over(self, source: str, target: str) -> None:
         try:

@@ -22,6 +22,7 @@ from tiercache.origins.posix_calls import (
     renameat2,
     show,
 )
+from tiercache.origins.temporary import PREFIX, temporary_name
 
 _CAPABILITIES = (
     Capability.EMPTY_DIRECTORIES
@@ -35,7 +36,6 @@ _CAPABILITIES = (
     | Capability.STORED_ATTRIBUTES
 )
 
-_TEMPORARY_PREFIX = b".tiercache-"
 _READABLE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # not to hang on a FIFO
 
 
@@ -84,7 +84,7 @@ class PosixOrigin:
             raise
         prefix = directory + b"/" if directory else b""
         for name in names:
-            if name.startswith(_TEMPORARY_PREFIX):
+            if name.startswith(PREFIX.encode()):
                 continue
             try:
                 child = self.stat(prefix + name)
@@ -276,15 +276,16 @@ def _kept(before: os.stat_result | None) -> Attributes | None:
 
 
 def _temporary_path(path: bytes, upload_id: str) -> bytes:
-    return os.path.join(os.path.dirname(path), _TEMPORARY_PREFIX + os.fsencode(upload_id) + b".tmp")
+    directory, name = os.path.split(path)
+    return os.path.join(directory, os.fsencode(temporary_name(name, upload_id)))
 
 
 def _replace(key: Key, upload: Upload) -> None:
     make_directories(parent_of(key))
     with located(key) as path:
-        temporary = _temporary_path(path, upload.upload_id or os.urandom(8).hex())
+        temporary = _temporary_path(path, upload.upload_id)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)  # an interrupted try of the same upload
+            os.unlink(temporary)  # an interrupted try of the same file
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             with _closing(fd):

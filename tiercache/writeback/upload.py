@@ -7,7 +7,7 @@ object distinguishes "already there" from "again", and our own earlier bytes fro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksum
@@ -17,6 +17,7 @@ from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, ObjectStat
 from tiercache.origins.base import ALWAYS, Condition, Origin, Source, Upload, unfinished
 from tiercache.writeback.attempt import Attempt, digest_of
+from tiercache.writeback.unwanted import Unwanted
 
 
 class Sent(NamedTuple):
@@ -53,31 +54,23 @@ class Damaged(NamedTuple):
 Outcome = Sent | Clash | Replaced | Moved | Torn | Damaged
 
 
-class Leftovers(NamedTuple):
-    """Of uploads to the same key that nobody wants any more."""
-
-    names: frozenset[str] = frozenset()
-    """Upload ids and etags."""
-    parted: Sequence[str] = ()
-    """The store's ids of uploads in parts."""
-
-
 class _Facts(NamedTuple):
     size_bytes: int
     mtime_ns: int
     inode: int
 
 
-def upload(origin: Origin, path: str, attempt: Attempt, stale: Leftovers, memory: Memory) -> Outcome:
-    """Send the file of ``attempt.record``. Raises what the origin raises, UploadCancelled and Suspended."""
-    outcome = _outcome(origin, path, attempt, stale, memory)
+def upload(origin: Origin, path: str, attempt: Attempt, unwanted: Unwanted, memory: Memory) -> Outcome:
+    """Send the file of ``attempt.record``; it replaces what is ``unwanted`` under the same key, and leaves nothing of
+    it. Raises what the origin raises, UploadCancelled and Suspended."""
+    outcome = _outcome(origin, path, attempt, unwanted, memory)
     if attempt.parted is not None:  # nothing is going to be added to them
         origin.abort_uploads(attempt.record.key, attempt.record.upload_id, attempt.parted.id)
         attempt.ended()
     return outcome
 
 
-def _outcome(origin: Origin, path: str, attempt: Attempt, stale: Leftovers, memory: Memory) -> Outcome:
+def _outcome(origin: Origin, path: str, attempt: Attempt, unwanted: Unwanted, memory: Memory) -> Outcome:
     record = attempt.record
     if record.moves is not None and was_moved(origin, record.moves):
         return Moved()
@@ -90,7 +83,7 @@ def _outcome(origin: Origin, path: str, attempt: Attempt, stale: Leftovers, memo
             return Torn()
         return Damaged(f"{before.size_bytes} of {record.size_bytes} bytes are left")
     checksums = b"".join(_checksums(path, attempt))
-    outcome = _Sender(origin, path, attempt, checksums, stale, memory).send()
+    outcome = _Sender(origin, path, attempt, checksums, unwanted, memory).send()
     if isinstance(outcome, Sent) and _facts(path) != before:
         return Torn()
     return outcome
@@ -143,7 +136,7 @@ class _Sender:
         path: str,
         attempt: Attempt,
         checksums: bytes,
-        stale: Leftovers,
+        unwanted: Unwanted,
         memory: Memory,
     ) -> None:
         self.origin = origin
@@ -151,11 +144,12 @@ class _Sender:
         self.attempt = attempt
         self.record = attempt.record
         self.checksums = checksums
-        self.stale = stale
+        self.unwanted = unwanted
         self.memory = memory
 
     def send(self) -> Outcome:
         condition = wanted_condition(self.record)
+        self.unwanted.abort(self.origin, self.record.key)
         self.abort_stale_parts()
         if self.record.attempts > 1:
             self.origin.abort_uploads(self.record.key, self.record.upload_id)
@@ -174,13 +168,11 @@ class _Sender:
             return self.write(found)
 
     def abort_stale_parts(self) -> None:
-        """Only those that are known to be ours: other writers send parts to the same key too."""
-        attempt, key = self.attempt, self.record.key
-        for parted_id in self.stale.parted:
-            self.origin.abort_uploads(key, "", parted_id)
+        """Parts of other bytes, or of another seal, are none of this upload."""
+        attempt = self.attempt
         attempt.digest = digest_of(self.record, self.checksums)
         if attempt.parted is not None and attempt.parted_digest != attempt.digest:
-            self.origin.abort_uploads(key, "", attempt.parted.id)
+            self.origin.abort_uploads(self.record.key, "", attempt.parted.id)
             attempt.ended()
 
     def write(self, condition: Condition) -> Sent:
@@ -218,7 +210,7 @@ class _Sender:
             return Sent(stat, self.checksums)
         found = stat.upload_id.removesuffix(unfinished(""))
         torn = found != stat.upload_id and found == record.upload_id
-        if torn or is_earlier_seal(found, record.upload_id) or {found, stat.etag} & self.stale.names:
+        if torn or is_earlier_seal(found, record.upload_id) or self.unwanted.includes(stat):
             return Condition(etag=stat.etag)
         wanted = wanted_condition(record)
         if wanted.absent or (wanted.etag and wanted.etag != stat.etag):
@@ -250,16 +242,13 @@ class _Sender:
 
 def retract(origin: Origin, record: StagedRecord) -> None:
     """Remove what a cancelled upload brought, or a renamed file left, if nobody has replaced it since."""
-    if record.upload_id or record.parted is not None:
-        origin.abort_uploads(record.key, record.upload_id, record.parted.id if record.parted is not None else "")
+    unwanted = Unwanted.of([record])
+    unwanted.abort(origin, record.key)
     try:
         stat = origin.stat(record.key)
     except Absent:
         return
-    found = stat.upload_id.removesuffix(unfinished(""))
-    ours = found == record.upload_id or is_earlier_seal(found, record.upload_id)
-    left = record.base_etag and stat.etag == record.base_etag
-    if stat.kind is Kind.FILE and (left or (stat.upload_id and ours)):
+    if stat.kind is Kind.FILE and unwanted.includes(stat):
         try:
             origin.delete(record.key, stat.etag)
         except (Absent, Changed):

@@ -25,7 +25,8 @@ from tiercache.writeback.order import Order
 from tiercache.writeback.retry import Backoff, Failure
 from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of, shown
 from tiercache.writeback.turns import Lane, Turns
-from tiercache.writeback.upload import Clash, Damaged, Leftovers, Moved, Outcome, Replaced, Sent, Torn, retract, upload
+from tiercache.writeback.unwanted import Unwanted
+from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, retract, upload
 
 log = logging.getLogger(__name__)
 
@@ -245,21 +246,10 @@ class Uploader:
         origin = attempt.origin = self._resolve_origin(record)
         # Durable before anything of it is sent: whatever happens, recovery must know the id that was stored with it.
         await self._journal.flush()
-        retractions = self._journal.retractions(*record.lane)
-        stale = Leftovers(
-            frozenset(name for r in retractions for name in (r.upload_id, r.base_etag) if name),
-            [r.parted.id for r in retractions if r.parted is not None],
-        )
+        unwanted = Unwanted.of(self._journal.retractions(*record.lane))
         path = self._staging.path(record.id)
         return await trio.to_thread.run_sync(
-            upload,
-            origin,
-            path,
-            attempt,
-            stale,
-            self._memory,
-            limiter=self._threads,
-            abandon_on_cancel=True,
+            upload, origin, path, attempt, unwanted, self._memory, limiter=self._threads, abandon_on_cancel=True
         )
 
     def _was_renewed(self, record: StagedRecord, origin: Origin | None) -> bool:
