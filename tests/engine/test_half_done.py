@@ -15,12 +15,13 @@ import trio
 from rig.engine_ground import Ground, read_file, run, write_file
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, Busy, NoSpace
+from tiercache.errors import Absent, Busy, Denied, NoSpace
 from tiercache.origins.base import Upload
 from tiercache.origins.temporary import temporary_name
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
 LATER = {"upload_delay_s": 60}
+SLOW = {"retry_base_s": 60, "retry_cap_s": 60}
 
 
 async def drained(engine: Engine) -> None:
@@ -119,6 +120,54 @@ def test_after_a_crash_a_dirty_file_goes_up_where_the_origin_has_its_directory(
     assert os.path.exists(ground.path("old")) is not afterwards
     run(look)
     assert os.path.exists(ground.path("old")) is not afterwards
+
+
+@pytest.mark.parametrize("afterwards", [False, True])
+def test_after_a_crash_what_a_renamed_file_left_goes_where_the_origin_has_its_directory(
+    posix_ground: Ground, afterwards: bool
+) -> None:
+    ground = posix_ground
+    ground.put("old/clean", b"clean")
+    ground.put("old/left", b"left")
+    crashed = replace(ground, cache_dir=ground.scratch / "crashed")
+
+    async def rename() -> None:
+        async with ground.engine(profiles=NO_TTL, staging=LATER, upload=SLOW) as (engine, names):
+            await write_file(names, ground.key("old/left"), b"new")
+            origin = names.tree.origin
+            move, delete = origin.rename, origin.delete
+
+            def refused(*arguments: Any, **options: Any) -> None:
+                raise Denied("not now")
+
+            def interrupted(*arguments: Any, **options: Any) -> None:
+                if afterwards:
+                    move(*arguments, **options)
+                shutil.copytree(ground.cache_dir, crashed.cache_dir, ignore=shutil.ignore_patterns("*.sock"))
+                if not afterwards:
+                    raise Busy("the engine is gone")
+
+            origin.delete = refused  # type: ignore[method-assign]
+            await names.rename(ground.key("old/left"), ground.key("new-left"))
+            while not [record for record in engine.journal.retractions() if record.last_error]:
+                await engine.writeback.changed()
+            origin.delete = delete  # type: ignore[method-assign]
+            origin.rename = interrupted  # type: ignore[method-assign]
+            with nullcontext() if afterwards else pytest.raises(Busy):
+                await names.rename(ground.key("old"), ground.key("new"))
+
+    async def look() -> None:
+        async with crashed.engine(profiles=NO_TTL) as (engine, names):
+            await drained(engine)
+            there = "new" if afterwards else "old"
+            wanted = {f"{there}/clean": b"clean", "new-left": b"new"}
+            assert {name: ground.get(name) for name in ground.names()} == wanted
+            for name, data in wanted.items():
+                assert await read_file(names, ground.key(name)) == data
+            assert not engine.journal.retractions()
+
+    run(rename)
+    run(look)
 
 
 def test_what_a_torn_upload_left_does_not_make_a_moved_directory_look_full(posix_ground: Ground) -> None:

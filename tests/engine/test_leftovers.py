@@ -166,3 +166,26 @@ def test_a_dirty_copy_that_is_renamed_leaves_nothing_of_what_it_replaced(ground:
             assert {name: ground.get(name) for name in ground.names()} == dict.fromkeys(["b", "source"], b"new")
 
     run(scenario)
+
+
+def test_what_a_renamed_file_left_does_not_move_with_its_directory(ground: Ground) -> None:
+    ground.put("d/a", b"old")
+    ground.put("d/c", b"clean")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL, staging=LATER) as (engine, names):
+            await write_file(names, ground.key("d/a"), b"new")
+            origin = interpose(names)
+            origin.fail("delete", *[Denied("not now")] * 100)
+            await names.rename(ground.key("d/a"), ground.key("b"))
+            (left,) = engine.journal.retractions()
+            while not left.last_error:
+                await engine.writeback.changed()
+                (left,) = engine.journal.retractions()
+            origin.clear("delete")
+            await names.rename(ground.key("d"), ground.key("e"))
+            assert await is_absent(ground, names, "e/a")
+            await drained(engine)
+            assert {name: ground.get(name) for name in ground.names()} == {"b": b"new", "e/c": b"clean"}
+
+    run(scenario)

@@ -300,27 +300,29 @@ class Renames:
         tree = self._tree
         await self._writeback.settle_below(tree.origin_id, target)
         dirty = self._staged_below(source)
+        left: list[StagedRecord] = []
         held_ids = [record.id for record in dirty]
         etags: dict[Key, str] = {}
         try:
             # Those that arrive before they can be held back are objects like the others.
             dirty = [record for record in dirty if await self._writeback.hold_back(record.id)]
-            if moved_there:
-                pass
-            elif tree.can(Capability.RENAME):
+            if tree.can(Capability.RENAME):
                 # An upload to an old name that lands later would make the old directory anew.
-                await self._writeback.settle_below(tree.origin_id, source)
-                await self._rename_at_origin(source, target, held_ids)
+                left = await self._writeback.hold_leftovers(tree.origin_id, source)
+                held_ids += [record.id for record in left]
+                if not moved_there:
+                    await self._rename_at_origin(source, target, held_ids)
+                await self._abort_moved_uploads([*dirty, *left], source, target)
             else:
                 etags = await self._move_objects(source, target, dirty={r.key for r in dirty if r.published})
                 if resumed:
                     etags = await self._etags_below(target) | etags
-            if tree.can(Capability.RENAME):
-                await self._abort_moved_uploads(dirty, source, target)
+            # There is no way back from here: what the journal cannot write now follows with its next commit.
+            for record in left:
+                self._writeback.move_leftover(record.id, _moved_key(record.key, source, target))
             for record in dirty:
                 moved = _moved_key(record.key, source, target)
                 base_etag = record.base_etag if tree.can(Capability.RENAME) else etags.get(moved, "")
-                # There is no way back from here: what the journal cannot write now follows with its next commit.
                 await self._writeback.rename(record.id, moved, base_etag=base_etag, durable=False)
             self._move_tree(source, target, etags, onto=resumed)
             await self._writeback.flush()
@@ -382,7 +384,8 @@ class Renames:
         for stat in markers:
             moved = _moved_key(stat.key, source, target)
             await ignoring(Exists, tree, tree.origin.make_directory, moved, stat.attributes)
-        clean = [stat for stat in objects if stat.key not in dirty]
+        kept = tree.without_leftovers(objects, tree.retracted(None))
+        clean = [stat for stat in kept if stat.key not in dirty]
         etags: dict[Key, str] = {}
 
         def copy(stat: ObjectStat) -> None:

@@ -105,7 +105,8 @@ class Resumption:
         journal and the catalog follow, so that what is dirty in it goes up under its new name."""
         tree = self._tree
         async with tree.hold(move.source, move.target):
-            left = [r for r in self._journal.records() if r.origin == tree.origin_id and r.moves == move]
+            noted = [*self._journal.records(), *self._journal.retractions()]
+            left = [record for record in noted if record.origin == tree.origin_id and record.moves == move]
             if not left:
                 return  # somebody was faster
             entry = tree.entry(move.source)

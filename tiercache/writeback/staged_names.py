@@ -93,17 +93,34 @@ class StagedNames:
         return False
 
     def let_go(self, staged_id: int) -> None:
-        """The change for which this file was held back has ended: what waits behind it has its turn again."""
-        record = self._journal.get(staged_id)
+        """The change for which this was held back has ended: it has its turn again, and what waits behind it."""
+        record = self._journal.get(staged_id) or self._journal.retraction(staged_id)
         for held in [*self._older(staged_id), *([record] if record is not None else [])]:
             self._uploader.turns.let_go(held.id)
-            if held.state is StagedState.SEALED:
+            if held.state in (StagedState.SEALED, StagedState.CANCELLED):
                 self._uploader.turns.add(held)
+
+    async def hold_leftovers(self, origin: OriginId, directory: Key) -> list[StagedRecord]:
+        """What cancelled uploads and renamed files left below a directory that is about to be renamed, and cannot be
+        removed just now, stays as it is until ``let_go``."""
+        await self.settle_below(origin, directory)
+        ids = [r.id for r in self._journal.retractions() if r.origin == origin and is_below(r.key, directory)]
+        for staged_id in ids:
+            self._uploader.turns.bar(staged_id)
+        await self.settle_below(origin, directory)  # one that had its turn already ends
+        return [record for staged_id in ids if (record := self._journal.retraction(staged_id)) is not None]
+
+    def move_leftover(self, staged_id: int, key: Key) -> None:
+        """The origin has moved it along with its directory."""
+        record = self._journal.retraction(staged_id)
+        if record is not None:
+            self._journal.put_later(put=[record._replace(key=key, moves=None)])
 
     async def moving(self, staged_ids: Iterable[int], move: DirectoryMove | None) -> None:
         """The origin is about to rename a directory above these files, which are held back; None: it has not done it.
         Should we crash in between, nothing of them goes up before it is known where to."""
-        records = [record for staged_id in staged_ids if (record := self._journal.get(staged_id)) is not None]
+        found = [self._journal.get(staged_id) or self._journal.retraction(staged_id) for staged_id in staged_ids]
+        records = [record for record in found if record is not None]
         if move is None:
             self._journal.put_later(put=[record._replace(moves=None) for record in records])
         elif records:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksum
@@ -240,16 +241,17 @@ class _Sender:
         return True
 
 
-def retract(origin: Origin, record: StagedRecord) -> None:
+def retract(origin: Origin, record: StagedRecord) -> Moved | None:
     """Remove what a cancelled upload brought, or a renamed file left, if nobody has replaced it since."""
+    if record.moves is not None and was_moved(origin, record.moves):
+        return Moved()
     unwanted = Unwanted.of([record])
     unwanted.abort(origin, record.key)
     try:
         stat = origin.stat(record.key)
     except Absent:
-        return
+        return None
     if stat.kind is Kind.FILE and unwanted.includes(stat):
-        try:
+        with suppress(Absent, Changed):
             origin.delete(record.key, stat.etag)
-        except (Absent, Changed):
-            return
+    return None

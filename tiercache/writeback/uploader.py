@@ -431,11 +431,16 @@ class Uploader:
             return
         origin = self._resolve_origin(record)
         try:
-            await trio.to_thread.run_sync(retract, origin, record, limiter=self._threads, abandon_on_cancel=True)
+            moved = await trio.to_thread.run_sync(
+                retract, origin, record, limiter=self._threads, abandon_on_cancel=True
+            )
         except Exception:
             if not self._was_renewed(record, origin):
                 raise
             self.turns.add(record)
+            return
+        if moved is not None:
+            self._on_moved(record)  # its directory was renamed when the engine ended: it is, where it is now
             return
         self.failures.pop(record.id, None)
         await self._journal.drop(record.id)
