@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from rig.dying_engine import KINDS, Killer
+from rig.dying_engine import KINDS, LANDED, SENT, UPLOAD_KINDS, Killer
 from rig.mounts import (
     RENAME_EXCHANGE,
     RENAME_NOREPLACE,
@@ -33,15 +33,19 @@ STEPS_MAX = 60
 @pytest.fixture
 def killer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killer]:
     before = os.umask(0)
-    yield Killer(tmp_path, monkeypatch)
+    killer = Killer(tmp_path, monkeypatch)
+    yield killer
+    killer.close()
     os.umask(before)
 
 
 @pytest.fixture
 def engine(killer: Killer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EngineProcess]:
-    """Its catalog is believed for so many seconds."""
-    ttl = {"general": {"ttl_s": request.param, "negative_ttl_s": min(5, request.param)}}
-    settings = {"engine.restart_limit": 1000, "engine.restart_backoff_s": 0.01, "staging.upload_delay_s": 60}
+    """Its catalog is believed, and what was written stays here, for so many seconds."""
+    ttl_s, upload_delay_s = request.param
+    ttl = {"general": {"ttl_s": ttl_s, "negative_ttl_s": min(5, ttl_s)}}
+    settings = {"engine.restart_limit": 1000, "engine.restart_backoff_s": 0.01}
+    settings["staging.upload_delay_s"] = upload_delay_s
     process = EngineProcess(tmp_path / "cache", **settings, profiles=ttl)
     yield process
     process.stop()
@@ -166,7 +170,7 @@ ASKED_TOO = ("mkdir-posix", "mkdir-s3", "move to a new name-posix")
 """Also with an engine that asks the origin for each name."""
 
 CASES = [
-    pytest.param(change, kind, ttl_s, id=f"{change.name}-{kind}{'' if ttl_s else '-asked'}")
+    pytest.param(change, kind, (ttl_s, 60), id=f"{change.name}-{kind}{'' if ttl_s else '-asked'}")
     for change in CHANGES
     for kind in ("posix", "s3")
     for ttl_s in (60, 0)
@@ -207,8 +211,16 @@ def test_a_change_that_a_kill_meets_is_done_once(
     killer: Killer, engine: EngineProcess, source: Source, place: Path, change: Change
 ) -> None:
     engine.mount(source, place, mount_options={"driver": "kernel"})
+    kill_at_all_steps(killer, engine, source, place, change, KINDS)
+    umount_when_free(engine, place)
+    assert not is_mounted(place)
+
+
+def kill_at_all_steps(
+    killer: Killer, engine: EngineProcess, source: Source, place: Path, change: Change, kinds: Iterable[str]
+) -> None:
     problems, kills = [], 0
-    for kind, steps in all_steps(killer):
+    for kind, steps in all_steps(killer, kinds):
         top = place / f"{kind}-{steps}"
         prepare(engine, top, change.before)
         try:
@@ -218,18 +230,107 @@ def test_a_change_that_a_kill_meets_is_done_once(
         except (AssertionError, OSError) as error:
             problems.append(f"killed after {killer.steps()}: {error}")
         kills += killer.fired
-    umount_when_free(engine, place)
-    assert not is_mounted(place)
     assert not problems, "\n".join(problems)
     assert kills > 1
 
 
-def all_steps(killer: Killer) -> Iterator[tuple[str, int]]:
+def all_steps(killer: Killer, kinds: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Kinds and numbers of steps, until the change is through before it comes to one."""
-    for kind in KINDS:
+    for kind in kinds:
         for steps in range(1, STEPS_MAX):
             yield kind, steps
             if not killer.fired:
                 break
         else:
             raise AssertionError(f"more than {STEPS_MAX} steps")
+
+
+class Sent(NamedTuple):
+    """What a program does while the bytes of a file in ``a`` are on their way, and what there is afterwards where the
+    file has ``BYTES``."""
+
+    name: str
+    act: Callable[[Path, str], object]
+    after: Callable[[str, bytes], Tree]
+
+
+def append(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b" more")
+
+
+def append_and_move(top: Path, name: str) -> None:
+    append(top / "a" / name)
+    os.rename(top / "a" / name, top / "b" / "new")
+
+
+def move_and_append(top: Path, name: str) -> None:
+    os.rename(top / "a" / name, top / "b" / "new")
+    append(top / "b" / "new")
+
+
+def move_twice(top: Path, name: str) -> None:
+    os.rename(top / "a" / name, top / "b" / "passing")
+    os.rename(top / "b" / "passing", top / "b" / "new")
+
+
+def append_and_unlink(top: Path, name: str) -> None:
+    append(top / "a" / name)
+    os.unlink(top / "a" / name)
+
+
+def move_over(top: Path, name: str) -> None:
+    (top / "b" / "new").write_bytes(b"newer")
+    os.rename(top / "b" / "new", top / "a" / name)
+
+
+def moved(name: str, data: bytes) -> Tree:
+    return {"a": None, "b": None, "b/new": data}
+
+
+MOVE = Sent("move", lambda top, name: os.rename(top / "a" / name, top / "b" / "new"), moved)
+MOVE_TWICE = Sent("move twice", move_twice, moved)
+APPEND_AND_MOVE = Sent("append and move", append_and_move, lambda name, data: moved(name, data + b" more"))
+MOVE_AND_APPEND = Sent("move and append", move_and_append, lambda name, data: moved(name, data + b" more"))
+MOVE_OVER = Sent("move over", move_over, lambda name, data: {"a": None, f"a/{name}": b"newer", "b": None})
+UNLINK = Sent("unlink", lambda top, name: os.unlink(top / "a" / name), lambda name, data: {"a": None, "b": None})
+APPEND_AND_UNLINK = Sent("append and unlink", append_and_unlink, lambda name, data: {"a": None, "b": None})
+
+WHILE_SENT = [
+    pytest.param(sent, name, known, id=f"{sent.name}-{name}-{'known' if known else 'new'}")
+    for sent, name, known in (
+        (MOVE, SENT, False),
+        (MOVE_TWICE, LANDED, True),
+        (APPEND_AND_MOVE, SENT, False),
+        (APPEND_AND_MOVE, LANDED, True),
+        (MOVE_AND_APPEND, LANDED, False),
+        (MOVE_OVER, SENT, True),
+        (UNLINK, LANDED, True),
+        (APPEND_AND_UNLINK, SENT, False),
+    )
+]
+
+
+@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.parametrize(("sent", "name", "known"), WHILE_SENT)
+@pytest.mark.parametrize(("source", "engine"), [("posix", (60, 0))], indirect=True)
+def test_a_change_that_a_kill_meets_while_the_file_goes_up_is_done_once(
+    killer: Killer, engine: EngineProcess, source: Source, place: Path, sent: Sent, name: str, known: bool
+) -> None:
+    """``known``: the origin has an earlier version of the file."""
+
+    def act(top: Path) -> None:
+        append(top / "a" / name)
+        killer.wait_for_upload()
+        sent.act(top, name)
+
+    before: Tree = {"a": None, "b": None}
+    data = b" more"
+    if known:
+        before[f"a/{name}"] = b"old"
+        data = b"old more"
+    engine.mount(source, place, mount_options={"driver": "kernel"})
+    change = Change(sent.name, before, act, sent.after(name, data))
+    kill_at_all_steps(killer, engine, source, place, change, UPLOAD_KINDS)
+    umount_when_free(engine, place)
+    assert not is_mounted(place)

@@ -134,10 +134,10 @@ class StagedNames:
         ``base_etag``: the origin has moved what the bytes were made from along, and this is its etag there. Else the
         upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
         origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
-        Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and earlier ones of
-        the old name that it had taken do not come back. Returns without
-        waiting for any upload's end. ``durable`` as with ``cancel``. False if the record is gone: then the object is to
-        be moved; when the journal fails, nothing has happened.
+        Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and those that had
+        the old name before do not get it back. Returns without waiting for any upload's end. ``durable`` as with
+        ``cancel``. False if the record is gone: then the object is to be moved; when the journal fails, nothing has
+        happened.
         """
         record = self._journal.get(staged_id)
         if record is None:

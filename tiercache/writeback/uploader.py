@@ -177,12 +177,12 @@ class Uploader:
         if newer is not None:
             await self._give_way(record, newer)
             return
-        for older in overtaken(self._journal.at(*record.lane), record):
-            await self._give_way(older, record)
-        current = self._journal.get(record.id)
-        if current is None or not self.turns.is_wanted(current, record.lane):
-            return  # its name changed, or it was opened again, while the older ones gave way
-        record = current  # it may stand on what an older one stood on now
+        while older := overtaken(self._journal.at(*record.lane), record):
+            await self._give_way(older[0], record)
+            current = self._journal.get(record.id)
+            if current is None or not self.turns.is_wanted(current, record.lane):
+                return  # its name changed, or it was opened again, while the older one gave way
+            record = current  # it may stand on what the older one stood on now
         if record.committed_etag:
             await self.finish(record, b"")
             return
