@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import tiercache as package
 from rig.command import Command
+from rig.mounts import wait_until_gone
+from tiercache.fuse import mountpoint as mountpoints
 
 
 def status_of(tiercache: Command, *arguments: str | Path) -> dict[str, Any]:
@@ -208,3 +211,27 @@ def test_checkpoints_are_listed_with_what_they_lack(tiercache: Command, origin: 
     line = tiercache.failure(*tiercache.here("checkpoints", mountpoint / "a.txt"))
     assert line.endswith("not a directory")
     tiercache.good(*tiercache.here("umount", mountpoint))
+
+
+def test_staged_bytes_of_a_dead_engine_are_exported(
+    tiercache: Command, origin: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    later = {"TIERCACHE_STAGING__UPLOAD_DELAY_S": "1h"}
+    tiercache.good(*tiercache.here("mount", origin, mountpoint), **later)
+    (mountpoint / "new").write_bytes(b"written")
+    engine = status_of(tiercache)["engine"]
+    line = tiercache.failure("export-staged", tiercache.cache_dir, tmp_path / "out")
+    assert f"its engine runs (pid {engine['pid']})" in line
+    for pid in (engine["supervisor_pid"], engine["pid"]):
+        os.kill(pid, signal.SIGKILL)
+        wait_until_gone(pid)
+    text = tiercache.good("export-staged", tiercache.cache_dir, tmp_path / "out")
+    assert text == f"1 file, 7 B: see {tmp_path}/out/manifest.jsonl\n"
+    assert (tmp_path / "out" / "files" / "file" / str(origin)[1:] / "new").read_bytes() == b"written"
+    assert "is not empty" in tiercache.failure("export-staged", tiercache.cache_dir, tmp_path / "out")
+    shutil.rmtree(tiercache.cache_dir / "journal")
+    line = tiercache("export-staged", tiercache.cache_dir, tmp_path / "again")
+    assert line.returncode == 3
+    assert line.stderr.endswith("tiercache: 1 of 1 file not known to be whole\n")
+    mountpoints.unmount(str(mountpoint), detach=True)
+    shutil.rmtree(tiercache.cache_dir)

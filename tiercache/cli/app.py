@@ -160,6 +160,19 @@ def drain(
     do_drain(attach_or_recover(configuration(cache_dir, config, settings), settings), wait_s)
 
 
+@app.command("export-staged")
+def export_staged(
+    directory: Annotated[str, typer.Argument(help="A cache directory, or a copy of one.", metavar="CACHE_DIR")],
+    target: Annotated[str, typer.Argument(help="A new or empty directory.", metavar="TARGET")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy written bytes that the origin does not have out of the cache directory of a dead engine or node. Reads only,
+    and asks no origin. Exit status 3: some of them are not whole."""
+    from tiercache.cli.export_staged import export
+
+    export(directory, target, as_json=as_json)
+
+
 @app.command()
 def warmup(
     url: Url,

@@ -15,6 +15,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,7 +39,7 @@ class Pending:
     """Appended to by the journal, emptied when its commits succeed."""
 
     def __init__(self, directory: Path, boot_id: bytes) -> None:
-        self._begin = FORMAT + boot_id + b"\n"
+        self._begin = _beginning(boot_id)
         self._paths = [directory / name for name in _NAMES]
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._files = [os.open(path, flags, 0o600) for path in self._paths]
@@ -51,22 +52,11 @@ class Pending:
     def load(self) -> list[Change]:
         """What an engine of this boot left, in order. A frame that it could not end is the last of its file, and was
         told to nobody."""
-        older, newer = sorted((self._frames(path.read_bytes()), which) for which, path in enumerate(self._paths))
+        older, newer = sorted(
+            (_frames(path.read_bytes(), self._begin), which) for which, path in enumerate(self._paths)
+        )
         self._current = newer[1]
         return [change for _, body in older[0] + newer[0] for change in _changes(body)]
-
-    def _frames(self, data: bytes) -> list[tuple[int, bytes]]:
-        frames: list[tuple[int, bytes]] = []
-        at = len(self._begin) if data.startswith(self._begin) else len(data)
-        while len(data) >= at + _FRAME.size:
-            number, length, crc = _FRAME.unpack_from(data, at)
-            at += _FRAME.size
-            body = data[at : at + length]
-            if len(body) != length or crc != _crc(number, body):
-                break
-            frames.append((number, body))
-            at += length
-        return frames
 
     def append(self, changes: Iterable[Change]) -> None:
         """Note changes that belong together, before anybody is told of them. A full disk is no error here: the next
@@ -121,6 +111,41 @@ class Pending:
         """Close the files; what is in them stays."""
         for file in self._files:
             os.close(file)
+
+
+def read_pending(directory: Path, boot_id: bytes) -> tuple[list[Change], bool]:
+    """``Pending.load`` without opening anything for writing, of whatever boot; and whether it is of ``boot_id``. A file
+    that is missing or cannot be read holds nothing."""
+    found: list[list[tuple[int, bytes]]] = []
+    boots = set()
+    for name in _NAMES:
+        with suppress(OSError):
+            data = (directory / name).read_bytes()
+            boot, end, _ = data.removeprefix(FORMAT).partition(b"\n")
+            frames = _frames(data, FORMAT + boot + end)
+            if frames:
+                found.append(frames)
+                boots.add(boot)
+    changes = [change for frames in sorted(found) for _, body in frames for change in _changes(body)]
+    return changes, boots <= {boot_id}
+
+
+def _beginning(boot_id: bytes) -> bytes:
+    return FORMAT + boot_id + b"\n"
+
+
+def _frames(data: bytes, begin: bytes) -> list[tuple[int, bytes]]:
+    frames: list[tuple[int, bytes]] = []
+    at = len(begin) if data.startswith(begin) else len(data)
+    while len(data) >= at + _FRAME.size:
+        number, length, crc = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        body = data[at : at + length]
+        if len(body) != length or crc != _crc(number, body):
+            break
+        frames.append((number, body))
+        at += length
+    return frames
 
 
 def _changes(body: bytes) -> Iterator[Change]:
