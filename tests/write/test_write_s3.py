@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from rig.faultproxy import FaultProxy, Forward
+from rig.s3_requests import Answer, Request
 from rig.seaweedfs import Bucket
 from rig.writing_desk import Desk, in_trio
 from tiercache.config import UploadConfig
@@ -129,3 +131,40 @@ async def test_fifty_saved_files_survive_kill_minus_nine(s3_bucket: Bucket, tmp_
     assert sorted(result.left) == ids[:3]
     assert everything_in(s3_bucket) == {f"f{number}": b"%03d" % number * 1000 for number in range(3, 50)}
     desk.close()
+
+
+@pytest.mark.parametrize("size_bytes", [1000, 12 * MIB])
+@in_trio
+async def test_what_a_store_spoiled_is_replaced_by_the_next_try(
+    s3_bucket: Bucket, s3_proxy: FaultProxy, tmp_path: Path, size_bytes: int
+) -> None:
+    etag = s3_bucket.put("a", b"base")
+    spoilt = []
+
+    def spoil(request: Request, forward: Forward) -> Answer:
+        answer = forward()
+        found = s3_bucket.s3.get_object(Bucket=request.bucket, Key="a")
+        body = b"x" + found["Body"].read()[1:]
+        spoilt.append(s3_bucket.put("a", body, Metadata=found["Metadata"]))
+        if request.operation == "PutObject":
+            return answer.with_headers(etag=f'"{spoilt[0]}"')
+        return answer
+
+    origin, _ = open_origin(s3_bucket.url, options=s3_proxy.options(), upload=UploadConfig(part_size=5 * MIB))
+    desk = Desk(tmp_path, origin=origin, prefix=b"")
+    operation = "PutObject" if size_bytes < MIB else "CompleteMultipartUpload"
+    s3_proxy.add(spoil, operation=operation, times=1)
+    if operation != "PutObject":  # a wrong etag is what makes it look
+        s3_proxy.add(lambda _, forward: _with_another_etag(forward()), operation=operation, times=1)
+    data = os.urandom(size_bytes)
+    async with desk.running():
+        staged_id = await desk.save("a", data, condition=ConditionKind.IF_MATCH, base_etag=etag)
+        await desk.write_back.wait(staged_id)
+    assert len(spoilt) == 1
+    assert s3_bucket.get("a") == data
+    desk.close()
+
+
+def _with_another_etag(answer: Answer) -> Answer:
+    start, end = answer.body.index(b"<ETag>"), answer.body.index(b"</ETag>")
+    return answer._replace(body=answer.body[: start + 6] + b"0" * 32 + b"-2" + answer.body[end:])

@@ -107,6 +107,9 @@ class StagedRecord(NamedTuple):
     parted_digest: bytes = b""
     """Of the bytes and the upload id that ``parted`` is of."""
 
+    spoiled: str = ""
+    """The etag under which the origin has these bytes, but not as they were sent: to be replaced."""
+
     @property
     def rank(self) -> int:
         """Of two staged files of one name the higher rank holds the newer bytes."""

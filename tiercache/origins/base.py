@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
+from tiercache.errors import Broken
 from tiercache.model import Attributes, Key, Kind, ObjectStat, PartedUpload, Space
 
 T = TypeVar("T")
@@ -69,6 +70,16 @@ class Source(NamedTuple):
 
     path: str
     size_bytes: int
+    checksums: bytes = b""
+    """Of its blocks (``tiercache.checksum``), where they are known: what is read to be sent is compared with them."""
+
+
+class Spoiled(Broken):
+    """The origin has other bytes than were sent, under this etag."""
+
+    def __init__(self, message: str, etag: str) -> None:
+        super().__init__(message)
+        self.etag = etag
 
 
 class Suspended(Exception):

@@ -43,9 +43,12 @@ class Part(NamedTuple):
     length: int
 
 
-def plan_parts(size_bytes: int, limits: Limits, *, part_size_bytes: int = 0) -> list[Part]:
-    """Cut ``size_bytes`` into equal parts within the limits; the last is shorter, never empty. At least one part."""
+def plan_parts(size_bytes: int, limits: Limits, *, part_size_bytes: int = 0, multiple_of: int = 1) -> list[Part]:
+    """Cut ``size_bytes`` into equal parts within the limits; the last is shorter, never empty. At least one part.
+    Parts that are longer than ``multiple_of`` begin and end at multiples of it."""
     length = max(part_size_bytes or limits.part_size_bytes, limits.min_part_bytes, -(-size_bytes // limits.max_parts))
+    if length > multiple_of:
+        length = -(-length // multiple_of) * multiple_of
     if length > limits.max_part_bytes:
         raise InvalidArgument(f"{size_bytes} bytes do not fit in {limits.max_parts} parts of {limits.max_part_bytes}")
     offsets = range(0, max(size_bytes, 1), length)

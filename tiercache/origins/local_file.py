@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import xxhash
+
+from tiercache.checksum import CHECKSUM_BYTES
 from tiercache.errors import Broken
 from tiercache.memory import Memory, Purpose
+from tiercache.model import BLOCK_SIZE_BYTES
 from tiercache.origins.base import Source
 from tiercache.origins.limits import Part
 
@@ -18,8 +22,45 @@ _STREAMED_BYTES = 256 * 1024
 """How much of a part is in memory that is too large to be there as a whole."""
 
 
+class BlockChecks:
+    """Compares bytes that are read for sending with the checksums of the source, block by block; not blocks of which
+    only a piece is read."""
+
+    def __init__(self, source: Source, offset: int) -> None:
+        self._source = source
+        self._at = offset
+        self._digest: xxhash.xxh3_64 | None = None
+
+    def update(self, data: bytes | memoryview) -> None:
+        """The next bytes. Broken if a block that they complete is not as it was."""
+        view = memoryview(data)
+        while view and self._source.checksums:
+            in_block = self._at % BLOCK_SIZE_BYTES
+            if not in_block:
+                self._digest = xxhash.xxh3_64()
+            piece = view[: BLOCK_SIZE_BYTES - in_block]
+            if self._digest is not None:
+                self._digest.update(piece)
+            self._at += len(piece)
+            view = view[len(piece) :]
+            if not self._at % BLOCK_SIZE_BYTES or self._at == self._source.size_bytes:
+                self._compare()
+
+    def _compare(self) -> None:
+        number = (self._at - 1) // BLOCK_SIZE_BYTES
+        expected = self._source.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]
+        if self._digest is not None and self._digest.digest() != expected:
+            raise Broken(f"{self._source.path} changed while it was sent: block {number} is not what it was")
+
+
 def read_part(fd: int, source: Source, part: Part) -> bytes:
-    """The bytes of one part. Broken if the local file is shorter than it was said to be."""
+    """The bytes of one part. Broken if the local file is shorter than it was said to be, or not what it was."""
+    data = _read(fd, source, part)
+    BlockChecks(source, part.offset).update(data)
+    return data
+
+
+def _read(fd: int, source: Source, part: Part) -> bytes:
     data = os.pread(fd, part.length, part.offset)
     while len(data) < part.length:  # rare: an interrupted read, or a part over 2 GiB
         more = os.pread(fd, part.length - len(data), part.offset + len(data))
@@ -48,8 +89,10 @@ def held_body(memory: Memory, fd: int, source: Source, part: Part) -> Iterator[B
     with memory.held_in_thread(Purpose.UPLOAD, _STREAMED_BYTES):
         file = PartFile(fd, source, part)
         digest = hashlib.md5(usedforsecurity=False)
+        checks = BlockChecks(source, part.offset)
         while piece := file.read(_STREAMED_BYTES):
             digest.update(piece)
+            checks.update(piece)
         file.seek(0)
         yield Body(file, digest.digest())
 
@@ -85,6 +128,6 @@ class PartFile(io.RawIOBase):
         """Broken when the file is shorter than it was said to be."""
         left = max(0, self._part.length - self._at)
         length = left if size is None or size < 0 else min(size, left)
-        data = read_part(self._fd, self._source, Part(self._part.number, self._part.offset + self._at, length))
+        data = _read(self._fd, self._source, Part(self._part.number, self._part.offset + self._at, length))
         self._at += length
         return data

@@ -182,7 +182,7 @@ class _Sender:
         stat = self.origin.write(
             record.key,
             Upload(
-                Source(self.path, record.size_bytes),
+                Source(self.path, record.size_bytes, self.checksums),
                 record.attributes,
                 condition,
                 record.upload_id,
@@ -207,11 +207,12 @@ class _Sender:
             return Clash(stat)
         if record.yields_to and stat.etag == record.yields_to:
             return Replaced()
-        if self.is_ours(stat):
+        spoiled = stat.etag == record.spoiled
+        if not spoiled and self.is_ours(stat):
             return Sent(stat, self.checksums)
         found = stat.upload_id.removesuffix(unfinished(""))
         torn = found != stat.upload_id and found == record.upload_id
-        if torn or is_earlier_seal(found, record.upload_id) or self.unwanted.includes(stat):
+        if spoiled or torn or is_earlier_seal(found, record.upload_id) or self.unwanted.includes(stat):
             return Condition(etag=stat.etag)
         wanted = wanted_condition(record)
         if wanted.absent or (wanted.etag and wanted.etag != stat.etag):

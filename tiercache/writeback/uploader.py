@@ -15,7 +15,7 @@ from tiercache.journal import Journal, StagedRecord, next_upload_id
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import ObjectStat, StagedState
-from tiercache.origins.base import Origin
+from tiercache.origins.base import Origin, Spoiled
 from tiercache.staging import Staging
 from tiercache.writeback.attempt import Attempt, UploadCancelled
 from tiercache.writeback.attempts import Attempts
@@ -408,7 +408,8 @@ class Uploader:
         self.failures[staged_id] = failure
         self._metrics.uploads.labels(outcome="failed").inc()
         state = StagedState.SEALED if record.state is StagedState.UPLOADING else record.state
-        record = record._replace(state=state, last_error=one_line(error))
+        spoiled = error.etag if isinstance(error, Spoiled) else record.spoiled
+        record = record._replace(state=state, last_error=one_line(error), spoiled=spoiled)
         self._journal.put_later(put=(record,))
         log.warning("upload of %r failed, try again: %s", record.key, record.last_error)
         self.state_changed(record)

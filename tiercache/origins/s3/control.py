@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -110,8 +111,16 @@ class Control:
             raise Broken(f"{what}: {length} bytes wanted, {len(data)} arrived")
         return memoryview(data)
 
-    def put(self, key: Key, data: bytes, metadata: Mapping[str, str], condition: Condition, content_type: str) -> str:
-        """One PUT; returns the etag. Changed if the condition fails."""
+    def put(
+        self,
+        key: Key,
+        data: bytes,
+        metadata: Mapping[str, str],
+        condition: Condition,
+        content_type: str,
+        md5: bytes = b"",
+    ) -> str:
+        """One PUT; returns the etag. Changed if the condition fails; with ``md5`` the store refuses other bytes."""
         answer = self.call(
             "put_object",
             key,
@@ -119,6 +128,7 @@ class Control:
             Body=data,
             Metadata=dict(metadata),
             **({"ContentType": content_type} if content_type else {}),
+            **({"ContentMD5": base64.b64encode(md5).decode()} if md5 else {}),
             **conditions(condition),
             **self.write_arguments,
         )

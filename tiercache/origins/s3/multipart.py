@@ -7,11 +7,11 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiercache.errors import Absent, Broken, Busy, Denied, TierCacheError
 from tiercache.memory import Memory, Purpose
-from tiercache.model import Key, PartedUpload
+from tiercache.model import BLOCK_SIZE_BYTES, Key, PartedUpload
 from tiercache.origins import etags
 from tiercache.origins.base import Condition, Suspended, Upload
 from tiercache.origins.fair_pool import FairPool
@@ -20,12 +20,21 @@ from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import held_body
 from tiercache.origins.obstore_calls import text_of
 from tiercache.origins.s3.control import Control, conditions
+from tiercache.origins.s3.proof import md5_of_parts, tells_md5
 from tiercache.origins.s3.sending import Listed, Sending
 
 _log = logging.getLogger(__name__)
 
 _RESUMABLE = (Busy, Denied, Suspended)
 """After these, waiting or other credentials may help: what the store has of a file is worth keeping."""
+
+
+class Completed(NamedTuple):
+    """The store has the object."""
+
+    etag: str
+    expected: str
+    """What the etag is if it tells of the bytes; ``""`` if the parts' etags did not."""
 
 
 class Multipart:
@@ -44,8 +53,8 @@ class Multipart:
         self._uploads.close()
         self._copies.close()
 
-    def upload(self, key: Key, upload: Upload, headers: Mapping[str, Any]) -> str:
-        """Upload a local file; returns the etag. What stays behind on a failure is what ``Origin.write`` says.
+    def upload(self, key: Key, upload: Upload, headers: Mapping[str, Any]) -> Completed:
+        """Upload a local file. What stays behind on a failure is what ``Origin.write`` says.
         UploadGone if the store does not know the upload any more: it may have been completed."""
         sending = self._taken_up(key, upload) or self._begun(key, upload, headers)
         fd = os.open(upload.source.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -63,14 +72,19 @@ class Multipart:
             os.close(fd)
         if upload.resume is not None:
             upload.resume.ended()
-        return etag
+        return Completed(etag, md5_of_parts(sending.md5s(sent)) if sending.etags_are_md5s else "")
 
     def _taken_up(self, key: Key, upload: Upload) -> Sending | None:
         """What an earlier write has begun, with the parts that the store has of it."""
         parted = upload.resume.parted if upload.resume is not None else None
         if parted is None:
             return None
-        parts = plan_parts(upload.source.size_bytes, self._limits, part_size_bytes=parted.part_bytes)
+        parts = plan_parts(
+            upload.source.size_bytes,
+            self._limits,
+            part_size_bytes=parted.part_bytes,
+            multiple_of=BLOCK_SIZE_BYTES,
+        )
         try:
             listed = upload.repeating(lambda: self._listed(key, parted.id))
         except (UploadGone, Absent):  # a rule of the bucket may remove what lies about
@@ -78,7 +92,8 @@ class Multipart:
         return Sending(key, upload, parted, parts, listed)
 
     def _begun(self, key: Key, upload: Upload, headers: Mapping[str, Any]) -> Sending:
-        parts = plan_parts(upload.source.size_bytes, self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)))
+        limits = self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD))
+        parts = plan_parts(upload.source.size_bytes, limits, multiple_of=BLOCK_SIZE_BYTES)
         parted = PartedUpload(upload.repeating(lambda: self._begin(key, headers)), parts[0].length)
         sending = Sending(key, upload, parted, parts, {})
         if upload.resume is not None:
@@ -108,6 +123,7 @@ class Multipart:
                 Body=body.data,
                 ContentMD5=base64.b64encode(body.md5).decode(),
             )
+        sending.was_sent(part, body.md5, tells_md5(answer))
         return etags.plain(answer["ETag"])
 
     def copy(self, source: Key, target: Key, size_bytes: int, etag: str, headers: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import mimetypes
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from tiercache.errors import Absent, Broken, Busy, Changed, Exists, NotDirectory
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source, Upload
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Upload
 from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part
 from tiercache.origins.local_file import read_part
@@ -24,6 +25,7 @@ from tiercache.origins.s3.control import Control, kept_headers
 from tiercache.origins.s3.listing import Caller, Page, directly
 from tiercache.origins.s3.multipart import Multipart
 from tiercache.origins.s3.options import S3Options
+from tiercache.origins.s3.proof import Proof
 from tiercache.origins.s3.session import Session
 
 _CAPABILITIES = (
@@ -45,6 +47,7 @@ class S3Origin:
         self._control = Control(self._session)
         self._multipart = Multipart(self._control, limits, memory)
         self._memory = memory
+        self._proof = Proof(memory, self._head, self.read)
         self._pool = concurrent.futures.ThreadPoolExecutor(fetch.concurrency, "tiercache-stat")
         self._identity = options.identity(bucket)
 
@@ -170,11 +173,12 @@ class S3Origin:
         stored = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
         try:
             if source.size_bytes <= self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)).single_put_bytes:
-                etag = self._put_file(key, source, stored, upload.condition, upload.progress)
+                etag = self._put_file(key, upload, stored)
             else:
                 headers = {"Metadata": stored} | _content_type(key)
                 try:
-                    etag = self._multipart.upload(key, upload, headers)
+                    sent = self._multipart.upload(key, upload, headers)
+                    etag = self._proof.of(key, upload, sent.etag, sent.expected) if sent.expected else sent.etag
                 except (UploadGone, Changed) as error:
                     return self._completed(key, upload, error)
         except Absent as error:
@@ -193,24 +197,26 @@ class S3Origin:
             raise Busy(f"{self._control.name(key)}: somebody aborted the upload of its parts") from error
         raise error
 
-    def _put_file(
-        self, key: Key, source: Source, stored: Mapping[str, str], condition: Condition, progress: Progress | None
-    ) -> str:
+    def _put_file(self, key: Key, upload: Upload, stored: Mapping[str, str]) -> str:
+        source = upload.source
         with self._memory.held_in_thread(Purpose.UPLOAD, source.size_bytes):
             fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = read_part(fd, source, Part(1, 0, source.size_bytes))
             finally:
                 os.close(fd)
-            etag = self._put(key, data, stored, condition)
-        if progress is not None:
-            progress(source.size_bytes)
-        return etag
+            md5 = hashlib.md5(data, usedforsecurity=False)
+            etag = self._put(key, data, md5.digest(), stored, upload.condition)
+            del data
+        if upload.progress is not None:
+            upload.progress(source.size_bytes)
+        return etag if self._control.write_arguments else self._proof.of(key, upload, etag, md5.hexdigest())
 
-    def _put(self, key: Key, data: bytes, stored: Mapping[str, str], condition: Condition) -> str:
+    def _put(self, key: Key, data: bytes, md5: bytes, stored: Mapping[str, str], condition: Condition) -> str:
         content_type = _content_type(key).get("ContentType", "")
-        if not is_plain(key) or self._control.write_arguments:
-            return self._control.put(key, data, stored, condition, content_type)
+        # obstore is quicker but cannot send the MD5: it has to be seen in the answer.
+        if not is_plain(key) or self._control.write_arguments or not self._proof.by_etag:
+            return self._control.put(key, data, stored, condition, content_type, md5)
         what = self._control.name(key)
         attributes = dict(stored) | ({"Content-Type": content_type} if content_type else {})
         return self._control.renewing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tiercache.model import Key, PartedUpload
@@ -38,6 +38,9 @@ class Sending:
         self._lock = threading.Lock()
         self._etags = dict(parted.etags)
         self._told = len(self._etags)
+        self._md5s: dict[int, str] = {}
+        self.etags_are_md5s = True
+        """Whether the etags of the parts can tell of their bytes, as far as the store says."""
 
     @property
     def id(self) -> str:
@@ -52,6 +55,17 @@ class Sending:
     def has(self, part: Part, md5: bytes) -> bool:
         """Whether the store has these bytes, although nobody remembers that it confirmed them."""
         return self._listed.get(part.number) == Listed(md5.hex(), part.length)
+
+    def was_sent(self, part: Part, md5: bytes, tells_md5: bool) -> None:
+        """The store has answered to these bytes."""
+        with self._lock:
+            self._md5s[part.number] = md5.hex()
+            self.etags_are_md5s &= tells_md5
+
+    def md5s(self, etags: Sequence[str]) -> list[str]:
+        """Of all parts, as they were sent; of those that the store had, as it told."""
+        with self._lock:
+            return [self._md5s.get(number, etag) for number, etag in enumerate(etags, 1)]
 
     def check(self) -> None:
         """Raise what ends the upload, if it is to end."""
