@@ -53,6 +53,10 @@ class Metrics:
         self.uploads = self._counter("uploads", "Uploads that ended", "outcome")
         self.uploads_in_flight = self._gauge("uploads_in_flight", "Uploads that run now")
         self.upload_bytes = self._counter("upload_bytes", "Bytes uploaded")
+        self.upload_bandwidth_max_bytes = self._gauge(
+            "upload_bandwidth_max_bytes", "Bytes per second that uploads may have now; 0 = no limit"
+        )
+        self.upload_paced_seconds = self._counter("upload_paced_seconds", "Time that uploads waited for their rate")
         self.back_pressure = self._counter("back_pressure", "Writes that had to wait for room in staging")
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 

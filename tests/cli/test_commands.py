@@ -79,6 +79,7 @@ def test_status_tells_of_engine_tiers_dirty_files_and_uploads(tiercache: Command
     assert status["engine"]["uptime_s"] > 0
     os.kill(status["engine"]["pid"], 0)
     assert {"tiers", "dirty", "uploads", "mounts", "metrics"} <= set(status)
+    assert status["uploads"]["bandwidth_max"] is None
     assert status["dirty"]["files"] == 0
     text = tiercache.good(*tiercache.here("status"))
     assert text.startswith(f"engine  pid {status['engine']['pid']}, up ")

@@ -53,3 +53,12 @@ def test_figures_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None
 def test_many_dirty_files_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     print_engine(status(files=30, list=[FILE] * 25))
     assert capsys.readouterr().out.endswith("\nand 10 more\n")
+
+
+def test_a_limit_of_the_rate_is_told_while_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    limited = status()
+    for bandwidth_max, told in ((20 * 2**20, "3 failed, at most 20 MiB/s now"), (None, "3 failed")):
+        limited["uploads"]["bandwidth_max"] = bandwidth_max
+        print_engine(limited)
+        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dirty")]
+        assert line.endswith(told)

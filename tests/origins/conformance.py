@@ -197,6 +197,20 @@ class OriginConformance:
         subject.origin.write(subject.key(b"file"), Upload(source, upload_id="one", progress=sent.append))
         assert sum(sent) == LARGE_BYTES
 
+    def test_nothing_is_sent_faster_than_the_pace(self, subject: Subject) -> None:
+        source = subject.source(os.urandom(LARGE_BYTES))
+        paced: list[int] = []
+        sent: list[int] = []
+
+        def progress(further_bytes: int) -> None:
+            sent.append(further_bytes)
+            assert sum(sent) <= sum(paced)
+
+        subject.origin.write(
+            subject.key(b"file"), Upload(source, upload_id="one", pace=paced.append, progress=progress)
+        )
+        assert sum(paced) == LARGE_BYTES
+
     def test_a_cancelled_write_leaves_nothing(self, subject: Subject) -> None:
         class Cancelled(Exception):
             pass

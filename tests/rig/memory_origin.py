@@ -83,6 +83,7 @@ class MemoryOrigin:
     def write(self, key: Key, upload: Upload) -> ObjectStat:
         with open(upload.source.path, "rb") as file:
             data = file.read(upload.source.size_bytes)
+        upload.pace(len(data))
         if upload.progress is not None:
             upload.progress(len(data))
         condition = upload.condition

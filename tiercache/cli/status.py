@@ -77,9 +77,11 @@ def _dirty_line(status: dict[str, Any]) -> Text:
     states = ", ".join(f"{number} {state}" for state, number in dirty["states"].items())
     files = format_count(dirty["files"], "file")
     what = f"{files}, {format_size(dirty['bytes'])} ({states})" if dirty["files"] else "nothing"
+    bandwidth_max = uploads.get("bandwidth_max")
+    limit = f", at most {format_size(bandwidth_max)}/s now" if bandwidth_max else ""
     return Text(
         f"dirty   {what}; uploads: {uploads['in_flight']:.0f} running, {uploads['committed']:.0f} done, "
-        f"{uploads['failed']:.0f} failed"
+        f"{uploads['failed']:.0f} failed{limit}"
     )
 
 

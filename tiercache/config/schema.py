@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from tiercache.config.fields import Bytes, Count, Duration, Patterns, Share, at_least
+from tiercache.config.fields import Bytes, Count, Duration, Patterns, Rate, Share, Windows, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
 from tiercache.config.profiles import PROFILES, Profile, ProfileName
 from tiercache.units import GIB, KIB, MIB, Size
@@ -132,6 +133,10 @@ class UploadConfig(Section):
     """Over all uploads together."""
     last: Patterns = LAST
     """Names of files that go up after all that was written below their directory before them."""
+    bandwidth_max: Rate = math.inf
+    """Of all uploads together."""
+    windows: Windows = ()
+    """Hours of the day, local time, in which another rate counts than ``bandwidth_max``."""
     retry_base_s: Duration = 0.5
     retry_cap_s: Duration = 30.0
 

@@ -44,6 +44,7 @@ class Status:
                 "in_flight": _figure(figures, "uploads_in_flight"),
                 "committed": _figure(figures, "uploads_total", "committed"),
                 "failed": _figure(figures, "uploads_total", "failed"),
+                "bandwidth_max": engine.writeback.bandwidth_max_bytes_s,
             },
             "mounts": [
                 {

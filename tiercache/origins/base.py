@@ -112,6 +112,10 @@ def directly(request: Callable[[], T]) -> T:
     return request()
 
 
+def freely(size_bytes: int) -> None:
+    """Send at once."""
+
+
 class Repeating(Protocol):
     """Makes a request, again if it fails in a way that may pass."""
 
@@ -130,6 +134,8 @@ class Upload(NamedTuple):
     """With Capability.HARD_LINKS, a file that has further names keeps them, and they have the bytes too; this alone is
     not atomic, and ``stat`` tells ``unfinished(upload_id)`` while it lasts and after it failed."""
     progress: Progress | None = None
+    pace: Callable[[int], None] = freely
+    """Called before so many bytes are sent, and returns when they may go. May raise to cancel, like ``progress``."""
     resume: Resume | None = None
     repeating: Repeating = directly
     """For the requests of a write that makes many; each may be made again."""

@@ -227,6 +227,7 @@ class FsspecOrigin:
         path = self._path(key)
         with self._errors(key):
             self._check(key, path, upload.condition)
+            upload.pace(upload.source.size_bytes)
             if self._protocol in _WHOLE_WRITES:
                 self._put(path, upload)
             else:

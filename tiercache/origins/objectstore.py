@@ -22,7 +22,7 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Progress, Source, Upload
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Upload
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, path_of
@@ -166,6 +166,7 @@ class ObjectStoreOrigin:
         source, progress, condition = upload.source, upload.progress, upload.condition
         stored = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
         if source.size_bytes <= self._within_memory.single_put_bytes:
+            upload.pace(source.size_bytes)
             with self._memory.held_in_thread(Purpose.UPLOAD, source.size_bytes), open(source.path, "rb") as file:
                 data = read_part(file.fileno(), source, Part(1, 0, source.size_bytes))
                 etag = self._put(key, data, stored, condition)
@@ -173,7 +174,7 @@ class ObjectStoreOrigin:
                 progress(source.size_bytes)
         else:
             self._check(key, condition)
-            etag = self._put_parts(key, source, stored, progress)
+            etag = self._put_parts(key, upload, stored)
         return self._confirmed(key, etag, source.size_bytes)
 
     def _put(self, key: Key, data: bytes, stored: Mapping[str, str], condition: Condition) -> str:
@@ -183,8 +184,9 @@ class ObjectStoreOrigin:
         except Absent as error:
             raise Changed(f"{self._name(key)} is gone") if condition.etag else Broken(str(error)) from error
 
-    def _put_parts(self, key: Key, source: Source, stored: Mapping[str, str], progress: Progress | None) -> str:
+    def _put_parts(self, key: Key, upload: Upload, stored: Mapping[str, str]) -> str:
         self._writable()
+        source = upload.source
         parts = plan_parts(source.size_bytes, self._within_memory)
         part_bytes = parts[0].length
         # One part is being read and one handed over, besides those that are being sent.
@@ -196,9 +198,10 @@ class ObjectStoreOrigin:
 
             def chunks() -> Iterator[bytes]:
                 for part in parts:
+                    upload.pace(part.length)
                     yield read_part(file.fileno(), source, part)
-                    if progress is not None:
-                        progress(part.length)
+                    if upload.progress is not None:
+                        upload.progress(part.length)
 
             result = obstore.put(
                 self._store,

@@ -289,7 +289,7 @@ def _replace(key: Key, upload: Upload) -> None:
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             with _closing(fd):
-                copy_bytes(upload.source, fd, upload.progress)
+                copy_bytes(upload, fd)
                 _finish(fd, temporary, upload)
             _check_condition(key, upload.condition)
             _put_in_place(temporary, path, key, upload.condition)
@@ -317,7 +317,7 @@ def _overwrite(path: bytes, upload: Upload) -> None:
         # told before the first byte goes and until all are durable: the next try must know the torn file for its own
         _store_upload_id(fd, unfinished(upload.upload_id))
         os.ftruncate(fd, 0)
-        copy_bytes(upload.source, fd, upload.progress)
+        copy_bytes(upload, fd)
         os.fsync(fd)
         _finish(fd, path, upload)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tiercache import errors
 from tiercache.model import Key, parent_of
-from tiercache.origins.base import Progress, Source
+from tiercache.origins.base import Upload
 
 NO_REPLACE = 1
 EXCHANGE = 2
@@ -135,14 +135,16 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def copy_bytes(source: Source, target_fd: int, progress: Progress | None) -> None:
+def copy_bytes(upload: Upload, target_fd: int) -> None:
     """Copy the whole source file into ``target_fd``; in the kernel (or by sharing extents) where that works."""
+    source = upload.source
     source_fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         copy = _copy_in_kernel
         offset = 0
         while offset < source.size_bytes:
             wanted = min(_CHUNK_BYTES, source.size_bytes - offset)
+            upload.pace(wanted)
             try:
                 moved = copy(source_fd, target_fd, offset, wanted)
             except OSError as error:
@@ -153,8 +155,8 @@ def copy_bytes(source: Source, target_fd: int, progress: Progress | None) -> Non
             if not moved:
                 raise errors.Broken(f"{source.path} ended at {offset} of {source.size_bytes} bytes")
             offset += moved
-            if progress is not None:
-                progress(moved)
+            if upload.progress is not None:
+                upload.progress(moved)
     finally:
         os.close(source_fd)
 

@@ -10,6 +10,7 @@ import xxhash
 from tiercache.journal import StagedRecord
 from tiercache.model import PartedUpload
 from tiercache.origins.base import Origin, Suspended
+from tiercache.writeback.pace import Pace
 
 
 class UploadCancelled(Exception):
@@ -31,6 +32,7 @@ class Attempt:
         *,
         save: Callable[[Attempt], None] = lambda attempt: None,
         note: Callable[[Attempt], None] = lambda attempt: None,
+        pace: Pace | None = None,
     ) -> None:
         """``save``: what the store has is in the journal on return; ``note``: soon. Both from other threads."""
         self.record = record
@@ -45,6 +47,7 @@ class Attempt:
         self.digest = b""
         self._save = save
         self._note = note
+        self._pace = pace
         self._lock = threading.Lock()
 
     def cancel(self) -> None:
@@ -60,6 +63,11 @@ class Attempt:
             raise UploadCancelled
         if self.suspended:
             raise Suspended
+
+    def pace(self, size_bytes: int) -> None:
+        """Wait until so many bytes may go."""
+        if self._pace is not None:
+            self._pace.wait(size_bytes, self.check)
 
     def progress(self, sent_bytes: int) -> None:
         self.check()

@@ -188,6 +188,7 @@ class _Sender:
                 record.upload_id,
                 in_place=record.in_place,
                 progress=self.attempt.progress,
+                pace=self.attempt.pace,
                 resume=self.attempt,
             ),
         )

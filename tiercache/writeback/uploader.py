@@ -22,6 +22,7 @@ from tiercache.writeback.attempts import Attempts
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.commit import Adopts, Commits
 from tiercache.writeback.order import Order
+from tiercache.writeback.pace import Pace
 from tiercache.writeback.retry import Backoff, Failure
 from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of, shown
 from tiercache.writeback.turns import Lane, Turns
@@ -67,6 +68,7 @@ class Uploader:
         self._order = order
         self._delay_s = delay_s
         self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
+        self.pace = Pace.of(upload, metrics)
         self._threads = trio.CapacityLimiter(upload.concurrency)
         self.changed = Bell()
         """Rings at every change of a record's state, and when a lane falls free."""
@@ -225,7 +227,7 @@ class Uploader:
             with suppress(trio.RunFinishedError):  # an upload that outlives the engine: the store tells the next one
                 token.run_sync_soon(self._note_parted, attempt)
 
-        return Attempt(record, save=save, note=note)
+        return Attempt(record, save=save, note=note, pace=self.pace)
 
     async def _save_parted(self, attempt: Attempt) -> None:
         """Durable before the first part goes: only whoever has the store's id can go on with them, or abort them."""

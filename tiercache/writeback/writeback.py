@@ -170,6 +170,11 @@ class WriteBack:
         for staged_id in plan.delete:
             self._staging.remove_name(staged_id)
 
+    @property
+    def bandwidth_max_bytes_s(self) -> int | None:
+        """How fast uploads may go now; None: as fast as it goes."""
+        return self._uploader.pace.limit_bytes_s
+
     def status(self) -> list[FileStatus]:
         """Every staged file, oldest first."""
         now_s = trio.current_time()

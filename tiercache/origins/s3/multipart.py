@@ -114,6 +114,7 @@ class Multipart:
         with held_body(self._memory, fd, sending.upload.source, part) as body:
             if sending.has(part, body.md5):
                 return body.md5.hex()
+            sending.upload.pace(part.length)
             answer = self._control.call(
                 "upload_part",
                 sending.key,

@@ -199,6 +199,7 @@ class S3Origin:
 
     def _put_file(self, key: Key, upload: Upload, stored: Mapping[str, str]) -> str:
         source = upload.source
+        upload.pace(source.size_bytes)
         with self._memory.held_in_thread(Purpose.UPLOAD, source.size_bytes):
             fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
