@@ -13,6 +13,8 @@ import pytest
 from rig.seaweedfs import Bucket
 from tiercache.errors import Absent, ConfigError, Denied, ReadOnly, TierCacheError
 from tiercache.origins import Source, Upload, open_origin, origin_identity
+from tiercache.origins.limits import Limits
+from tiercache.origins.registry import limits_of
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
@@ -169,3 +171,29 @@ def test_an_endpoint_without_a_scheme(s3_bucket: Bucket, monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "here:1")
     with pytest.raises(TierCacheError, match="write AWS_ENDPOINT_URL=http://here:1 "):
         open_origin(s3_bucket.url)[0].identity  # noqa: B018
+
+
+def test_the_limits_of_a_store_are_an_option_of_its_origin() -> None:
+    upload = UploadConfig(part_size=16 * MIB)
+    told = {"max_parts": 1000, "min_part": "1MiB", "max_part": "1GiB", "single_put": "4MiB", "list_page": "100"}
+    limits = limits_of(upload, told)
+    assert limits == Limits(
+        part_size_bytes=16 * MIB,
+        single_put_bytes=4 * MIB,
+        max_parts=1000,
+        min_part_bytes=MIB,
+        max_part_bytes=1024 * MIB,
+        list_page=100,
+    )
+    assert limits_of(upload) == Limits()
+    options = {"anon": True, "limits": told}
+    assert origin_identity("s3://bucket", options) == origin_identity("s3://bucket", {"anon": True})
+    assert open_origin("s3://bucket", options=options)[0].identity == origin_identity("s3://bucket", {})
+    for wrong, why in (
+        ({"parts": 1}, "unknown limit 'parts': allowed are list_page"),
+        ({"max_parts": 0}, "out of range"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            open_origin("s3://bucket", options={"limits": wrong})
+    with pytest.raises(ConfigError, match=r"limits\.min_part: 'small' is not a size"):
+        open_origin("s3://bucket", options={"limits": {"min_part": "small"}})

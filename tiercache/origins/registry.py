@@ -12,6 +12,7 @@ from tiercache.memory import Memory, Purpose
 from tiercache.model import Key
 from tiercache.origins.base import Origin
 from tiercache.origins.limits import Limits
+from tiercache.units import parse_size
 
 _S3 = frozenset({"s3", "s3a"})
 _GCS = frozenset({"gs", "gcs"})
@@ -21,6 +22,19 @@ _FILE = frozenset({"", "file", "local"})
 
 CLIENTS = ("obstore", "s3fs", "fsspec")
 """Who speaks to a store: obstore where it can, or the fsspec filesystem of the URL's scheme (s3fs for S3)."""
+
+
+LIMITS = "limits"
+"""An option for every kind of store: what it does otherwise than S3."""
+
+OF_STORE = {
+    "list_page": "list_page",
+    "max_part": "max_part_bytes",
+    "max_parts": "max_parts",
+    "min_part": "min_part_bytes",
+    "single_copy": "single_copy_bytes",
+    "single_put": "single_put_bytes",
+}
 
 
 class Address(NamedTuple):
@@ -63,7 +77,8 @@ def open_origin(
     """
     address, options = parse_url(url), dict(options or {})
     fetch = fetch or FetchConfig()
-    limits = limits or limits_of(upload or UploadConfig())
+    of_store = options.pop(LIMITS, None)
+    limits = limits or limits_of(upload or UploadConfig(), of_store)
     memory = memory or Memory(8 * limits.buffer_bytes, limits={Purpose.UPLOAD: limits.buffer_bytes})
     _check_client(client)
     if address.scheme == "file" and client != "fsspec":
@@ -86,6 +101,7 @@ def open_origin(
 def origin_identity(url: str, options: Mapping[str, Any] | None = None, *, client: str = "obstore") -> str:
     """What ``open_origin(...)[0].identity`` will be, without opening anything."""
     address = parse_url(url)
+    options = {name: value for name, value in (options or {}).items() if name != LIMITS}
     _check_client(client)
     if address.scheme == "file":
         return "file:///"
@@ -106,14 +122,30 @@ def origin_identity(url: str, options: Mapping[str, Any] | None = None, *, clien
     return filesystem_identity(url, options)
 
 
-def limits_of(upload: UploadConfig) -> Limits:
-    """The user's part size and concurrency within the store's own limits."""
-    return Limits(
+def limits_of(upload: UploadConfig, of_store: Mapping[str, Any] | None = None) -> Limits:
+    """The user's part size and concurrency within the store's own limits, which are S3's unless ``of_store`` tells
+    others. ConfigError for an unknown one, or a bad value."""
+    limits = Limits()._replace(**_told(of_store or {}))
+    return limits._replace(
         part_size_bytes=upload.part_size,
-        single_put_bytes=upload.part_size,
+        single_put_bytes=min(upload.part_size, limits.single_put_bytes) if of_store else upload.part_size,
         part_concurrency=upload.part_concurrency,
         buffer_bytes=upload.buffer_bytes,
     )
+
+
+def _told(of_store: Mapping[str, Any]) -> dict[str, int]:
+    told: dict[str, int] = {}
+    for name, value in of_store.items():
+        if name not in OF_STORE:
+            raise ConfigError(f"unknown limit {name!r}: allowed are {', '.join(sorted(OF_STORE))}")
+        try:
+            told[OF_STORE[name]] = parse_size(value)
+        except ValueError as error:
+            raise ConfigError(f"limits.{name}: {error}") from None
+        if told[OF_STORE[name]] < 1:
+            raise ConfigError(f"limits.{name}: {value!r} is out of range; allowed: at least 1")
+    return told
 
 
 def _check_client(client: str) -> None:
