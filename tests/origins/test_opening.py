@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from rig.seaweedfs import Bucket
+from tiercache.config import UploadConfig
 from tiercache.errors import Absent, ConfigError, Denied, ReadOnly, TierCacheError
 from tiercache.origins import Source, Upload, open_origin, origin_identity
 from tiercache.origins.limits import Limits
 from tiercache.origins.registry import limits_of
+
+MIB = 1024 * 1024
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
@@ -189,11 +192,16 @@ def test_the_limits_of_a_store_are_an_option_of_its_origin() -> None:
     options = {"anon": True, "limits": told}
     assert origin_identity("s3://bucket", options) == origin_identity("s3://bucket", {"anon": True})
     assert open_origin("s3://bucket", options=options)[0].identity == origin_identity("s3://bucket", {})
-    for wrong, why in (
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
         ({"parts": 1}, "unknown limit 'parts': allowed are list_page"),
         ({"max_parts": 0}, "out of range"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            open_origin("s3://bucket", options={"limits": wrong})
-    with pytest.raises(ConfigError, match=r"limits\.min_part: 'small' is not a size"):
-        open_origin("s3://bucket", options={"limits": {"min_part": "small"}})
+        ({"min_part": "small"}, r"limits\.min_part: 'small' is not understood; allowed: a size"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_told(told: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        open_origin("s3://bucket", options={"limits": told})
