@@ -302,7 +302,9 @@ class Vfs:
         self._streams.close(handle)
 
     async def fsyncdir(self, handle: int) -> None:
-        """Names are durable when the call that made them returned."""
+        """What is staged under which names is durable on return, though not its bytes. What the origin has done by
+        itself is the origin's to keep."""
+        await self._namespace.sync_names()
 
     async def _snapshot(self, inode: int) -> list[Child]:
         namespace = self._namespace

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from rig.engine_ground import Ground, make_ground, run
@@ -72,6 +74,31 @@ def test_a_file_is_made_written_and_read_by_handle(ground: Ground) -> None:
         await vfs.files.release(again.handle)
 
     on(ground, scenario)
+
+
+def test_an_fsync_of_a_directory_makes_the_names_in_it_durable(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new file is only noted, and its record not durable before its first sync."""
+    monkeypatch.setattr("tiercache.engine.engine.JOURNAL_FLUSH_S", 3600)
+
+    async def scenario(vfs: Vfs, ground: Ground) -> None:
+        root = await vfs.opendir(ROOT_NODE)
+        _, opened = await vfs.files.create(ROOT_NODE, b"file", 0o640, os.O_RDWR | os.O_CREAT, ME)
+        assert committed(ground.cache_dir) == 0
+        await vfs.fsyncdir(root)
+        assert committed(ground.cache_dir) == 1
+        await vfs.files.release(opened.handle)
+        await vfs.releasedir(root)
+
+    on(ground, scenario)
+
+
+def committed(cache_dir: Path) -> int:
+    """How many rows the journal has on disk. Of a copy: LMDB opens a file only once in a process."""
+    copy = shutil.copy(cache_dir / "journal" / "data.mdb", cache_dir / "copy.mdb")
+    with lmdb.open(str(copy), subdir=False, readonly=True, lock=False, max_dbs=2) as env:
+        rows = env.open_db(b"rows", create=False)
+        with env.begin(db=rows) as transaction:
+            return int(transaction.stat(rows)["entries"])
 
 
 def test_names_that_no_origin_holds(ground: Ground) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from tiercache import durable
 from tiercache.errors import Broken, Denied, EngineRunning, NoSpace, NotDirectory, ReadOnly, TierCacheError
 
 LOCK_NAME: Final = "engine.lock"
@@ -24,7 +25,7 @@ _FLOCK = struct.Struct("@hhqqi4x")
 def prepare_cache_dir(cache_dir: Path) -> None:
     """Make the directory (mode 0700) if it is missing; one clear error when it cannot be used."""
     try:
-        cache_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_directory(cache_dir)
         # Opening it shows a directory that exists but may not be entered.
         os.close(os.open(cache_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:

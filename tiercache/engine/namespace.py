@@ -43,6 +43,7 @@ class Namespace:
         self.files = Files(tree, self.names, self.writes, parts)
         parting = Parting(tree, self.names, self.files, self.writes)
         self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parting, parts)
+        self._writeback = parts.writeback
         self.changes = Changes(tree, self.names, self.writes, parting, parts.writeback)
         self.renames = Renames(
             tree, self.names, self.files, self.writes, self.client_files, self.changes, parting, parts
@@ -255,6 +256,10 @@ class Namespace:
         )
 
     # -- changes ----------------------------------------------------------------------------------
+
+    async def sync_names(self) -> None:
+        """What is staged under which names survives a power cut."""
+        await self._writeback.sync_names()
 
     # ``resumed``: an earlier engine may have made it; then that is the answer.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import trio
 
-from tiercache import fork
+from tiercache import durable, fork
 from tiercache.errors import Broken, JournalDamaged, NoSpace
 from tiercache.journal.pending import Change, Pending
 from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
@@ -249,12 +249,14 @@ class Journal:
         if not had_bytes and self._staged_names():
             raise self._damaged("it is missing or empty")
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_directory(self.directory)
             size_bytes = max(map_size_bytes, 2 * data.stat().st_size if had_bytes else 0)
             env = lmdb.open(str(self.directory), map_size=size_bytes, max_dbs=2, mode=0o600)
             try:
                 if had_bytes:
                     _pad_to_last_page(env, data)
+                else:
+                    durable.sync_directory(self.directory)  # LMDB syncs its file, not the name of it
                 rows, about = env.open_db(_ROWS), env.open_db(_ABOUT)
             except BaseException:
                 env.close()

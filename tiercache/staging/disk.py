@@ -8,7 +8,9 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
+from tiercache import durable
 from tiercache.errors import Broken, NoSpace, TierCacheError
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,11 +59,11 @@ class Disk:
         os.fdatasync(fd)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        durable.sync_directory(path)
+
+    def make_directory(self, path: Path) -> None:
+        """With those above it; durably."""
+        durable.make_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

@@ -27,6 +27,7 @@ class FoundFile(NamedTuple):
     size_bytes: int
     allocated_bytes: int
     inode: int
+    mtime_ns: int = 0
 
 
 class Staging:
@@ -51,7 +52,7 @@ class Staging:
         self._show_used = metrics.staged_bytes
         metrics.staging_capacity_bytes.set(capacity_bytes)
         with told(f"making {self.directory}"):
-            self.lost_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.disk.make_directory(self.lost_directory)
 
     @property
     def used_bytes(self) -> int:
@@ -282,10 +283,17 @@ class Staging:
 
     async def sync_name(self, file: StagedFile) -> None:
         """Make the file's name durable; callers that wait together share one fsync of the directory."""
-        if file.name_number <= self._names_durable:
+        await self._sync_names_to(file.name_number)
+
+    async def sync_new_names(self) -> None:
+        """Make every name that was made so far durable."""
+        await self._sync_names_to(self._names_made)
+
+    async def _sync_names_to(self, number: int) -> None:
+        if number <= self._names_durable:
             return
         async with self._syncing_names:
-            if file.name_number <= self._names_durable:
+            if number <= self._names_durable:
                 return
             covers = self._names_made
             await trio.to_thread.run_sync(self._sync_directory)
@@ -309,5 +317,7 @@ class Staging:
                 if name.name.isdigit() and name.is_file(follow_symlinks=False):
                     status = name.stat(follow_symlinks=False)
                     allocated_bytes = min(status.st_size, status.st_blocks * 512)
-                    found[int(name.name)] = FoundFile(status.st_size, allocated_bytes, status.st_ino)
+                    found[int(name.name)] = FoundFile(
+                        status.st_size, allocated_bytes, status.st_ino, status.st_mtime_ns
+                    )
         return found

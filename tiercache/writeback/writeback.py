@@ -111,6 +111,11 @@ class WriteBack:
         except TierCacheError as error:
             log.error("the journal could not be written yet: %s", error)
 
+    async def sync_names(self) -> None:
+        """Make durable which files are staged under which names, though not their bytes. Broken, NoSpace."""
+        await self._journal.flush()
+        await self._staging.sync_new_names()
+
     async def changed(self) -> None:
         """Return at the next change of any record's state."""
         await self._uploader.changed.heard()
