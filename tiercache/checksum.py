@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import xxhash
 
@@ -25,6 +26,24 @@ def block_checksums(data: bytes | memoryview) -> bytes:
     return b"".join(
         xxhash.xxh3_64_digest(view[start : start + BLOCK_SIZE_BYTES]) for start in range(0, len(view), BLOCK_SIZE_BYTES)
     )
+
+
+def joined_digest(checksums: bytes) -> bytes:
+    """16 bytes that stand for the checksums of all blocks of a file."""
+    return xxhash.xxh3_128_digest(checksums)
+
+
+def file_checksums(fd: int, size_bytes: int, *, check: Callable[[], None] = lambda: None) -> bytes:
+    """The checksums of a file's blocks; fewer when it ends before ``size_bytes``. ``check``, called before each block,
+    may end it by an exception. Blocking."""
+    checksums = bytearray()
+    for offset in range(0, size_bytes, BLOCK_SIZE_BYTES):
+        check()
+        checksum = file_checksum(fd, offset, min(BLOCK_SIZE_BYTES, size_bytes - offset))
+        if checksum is None:
+            break
+        checksums += checksum
+    return bytes(checksums)
 
 
 def file_checksum(fd: int, offset: int, length: int) -> bytes | None:

@@ -54,6 +54,27 @@ def test_a_discarded_file_was_never_there(ground: Ground) -> None:
     assert list((ground.cache_dir / "staging").glob("[0-9]*")) == []
 
 
+def test_what_is_published_over_synced_bytes_is_synced_before_they_go(ground: Ground) -> None:
+    """The older file is still open on a mount, so that it is given up at once; close itself syncs nothing here."""
+
+    async def scenario() -> None:
+        async with ground.engine(staging={"capacity": "16MiB", "upload_delay_s": 3600}) as (engine, names):
+            await names.root(ground.root)
+            _, handle = await names.create(ground.key("k"), mode=0o644, uid=0, gid=0, truncate=True)
+            await handle.write(0, b"synced")
+            await handle.fsync()
+            staged = await stage(names, ground.key("k"), b"newer")
+            await names.publish(staged)
+            record = engine.journal.get(staged)
+            assert record is not None
+            assert record.synced_bytes == len(b"newer")
+            await handle.close()
+            assert (await engine.drain(30)).left == []
+            assert ground.get("k") == b"newer"
+
+    run(scenario)
+
+
 def test_the_newest_of_many_quick_versions_is_the_one_that_stays(ground: Ground) -> None:
     async def scenario() -> None:
         async with ground.engine() as (engine, names):

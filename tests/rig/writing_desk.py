@@ -288,6 +288,15 @@ class Desk:
         """Damage a staged file from outside."""
         os.truncate(self.staging.path(staged_id), size_bytes)
 
+    def scribble(self, staged_id: int, offset: int) -> None:
+        """A byte goes bad on the disk: nobody has written it."""
+        path = Path(self.staging.path(staged_id))
+        status = path.stat()
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(b"\xff")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
     def staged_names(self) -> set[str]:
         return {path.name for path in (self.root / "staging").iterdir() if path.is_file()}
 

@@ -8,7 +8,6 @@ machine's end.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -18,8 +17,8 @@ from typing import Any
 import pytest
 import trio
 
-from rig.writing_desk import Desk, Shelf, in_trio
-from tiercache.cache import VersionRef
+from rig.power_cut import Power, Stop, run_until_stopped, stopping_origin, stopping_shelf
+from rig.writing_desk import Desk, in_trio
 from tiercache.errors import Absent
 from tiercache.journal import ConditionKind, Journal
 from tiercache.journal.pending import Change
@@ -28,52 +27,10 @@ from tiercache.origins.posix import PosixOrigin
 from tiercache.staging import Disk
 
 
-class Stop(BaseException):
-    """The process ends here."""
-
-
-class Power:
-    """Counts calls and goes off at the n-th: an odd n before the call is done, an even one after it."""
-
-    def __init__(self, stop_at: int) -> None:
-        self.calls = 0
-        self.off = False
-        self.last = ""
-        self._stop_at = stop_at
-        self._lock = threading.Lock()
-
-    def run(self, name: str, function: Callable[[], Any]) -> Any:
-        self._tick(name)
-        result = function()
-        self._tick(name)
-        return result
-
-    def _tick(self, name: str) -> None:
-        with self._lock:
-            self.calls += 1
-            if self.calls == self._stop_at:
-                self.off = True
-                self.last = name
-            if self.off:
-                raise Stop
-
-
 class StoppingDisk(Disk):
     def __init__(self, power: Power) -> None:
         for name in ("create", "write", "truncate", "sync_data", "sync_directory", "rename", "unlink", "clone"):
-            setattr(self, name, self._wrapped(power, name, getattr(super(), name)))
-
-    def _wrapped(self, power: Power, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments: power.run(f"disk {name}", lambda: method(*arguments))
-
-
-class StoppingOrigin(PosixOrigin):
-    def __init__(self, power: Power) -> None:
-        for name in ("write", "stat", "delete", "abort_uploads"):
-            setattr(self, name, self._wrapped(power, name, getattr(super(), name)))
-
-    def _wrapped(self, power: Power, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments, **options: power.run(f"origin {name}", lambda: method(*arguments, **options))
+            setattr(self, name, power.wrapped(f"disk {name}", getattr(super(), name)))
 
 
 def stopping_journal(power: Power) -> Callable[..., Journal]:
@@ -85,14 +42,6 @@ def stopping_journal(power: Power) -> Callable[..., Journal]:
             power.run("journal note", lambda: super(StoppingJournal, self)._note(changes))
 
     return StoppingJournal
-
-
-def stopping_shelf(power: Power) -> Callable[[Path], Shelf]:
-    class StoppingShelf(Shelf):
-        def adopt(self, version: VersionRef, path: str, checksums: bytes) -> bool:
-            return power.run("adopt", lambda: super(StoppingShelf, self).adopt(version, path, checksums))  # type: ignore[no-any-return]
-
-    return StoppingShelf
 
 
 class Ledger:
@@ -222,28 +171,11 @@ SCENARIOS: list[Scenario] = [
 ]
 
 
-async def run_until_stopped(desk: Desk, power: Power, work: Callable[[], Awaitable[None]]) -> bool:
-    """Whether it was stopped."""
-    try:
-        async with desk.running():
-            await work()
-            power_holds = not power.off
-    except BaseExceptionGroup as group:
-        stops, rest = group.split(Stop)
-        if rest is not None:
-            raise rest from None
-        assert stops is not None
-        return True
-    except Stop:
-        return True
-    return not power_holds
-
-
 def wired(root: Path, power: Power) -> Desk:
     return Desk(
         root,
         disk=StoppingDisk(power),
-        origin=StoppingOrigin(power),
+        origin=stopping_origin(power, PosixOrigin()),
         concurrency=2,
         make_journal=stopping_journal(power),
         make_shelf=stopping_shelf(power),

@@ -67,6 +67,10 @@ FULL = StagedRecord(
     DirectoryMove(b"a\xff", b"c", 2**64 - 1),
     parted=PartedUpload("the store's", 5, {1: "e4", 3: "e5"}),
     parted_digest=b"\xff\0",
+    synced_ns=17,
+    unsynced=True,
+    digest=b"\0digest",
+    torn=True,
 )
 
 

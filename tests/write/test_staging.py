@@ -12,8 +12,11 @@ import trio
 import trio.testing
 
 from rig.writing_desk import Desk, in_jumping_time, in_trio
+from tiercache import durable
 from tiercache.errors import Broken, Lost, NoSpace
+from tiercache.journal import Journal
 from tiercache.metrics import Metrics
+from tiercache.model import StagedState
 from tiercache.staging import Budget, Disk, Hope, Staging
 
 
@@ -142,6 +145,64 @@ async def test_sync_makes_data_then_journal_then_name_durable(tmp_path: Path, di
     await desk.write_back.sync(staged_id)
     assert disk.log == ["data", "journal", "directory", "data", "journal"]
     desk.close()
+
+
+@in_trio
+async def test_what_takes_the_name_of_a_synced_file_is_synced_before(tmp_path: Path, disk: SickDisk) -> None:
+    desk = Desk(tmp_path, disk=disk)
+    await desk.save("t", b"synced")
+    mover = await desk.save("t.tmp", b"not synced", sync=False)
+    disk.sync_error = errno.EIO
+    with pytest.raises(Lost):
+        await desk.write_back.rename(mover, desk.key("t"))
+    assert [desk.staged_bytes(record.id) for record in desk.journal.at(desk.origin_id, desk.key("t"))] == [b"synced"]
+    mover = await desk.save("t.tmp", b"not synced", sync=False)
+    assert await desk.write_back.rename(mover, desk.key("t"))
+    assert desk.record(mover).synced_bytes == len(b"not synced")
+    disk.log.clear()
+    await desk.write_back.rename(mover, desk.key("other"))  # there is nothing to lose
+    assert disk.log == []
+    desk.close()
+
+
+@in_trio
+async def test_a_newer_file_of_a_name_that_cannot_be_synced_is_lost_and_the_older_one_goes_up(
+    tmp_path: Path, disk: SickDisk
+) -> None:
+    desk = Desk(tmp_path, disk=disk)
+    await desk.save("a", b"synced")
+    newer = await desk.save("a", b"not synced", sync=False)
+    disk.sync_error = errno.EIO
+    async with desk.running():
+        result = await desk.write_back.drain(60)
+        await desk.write_back.drain(60)
+    assert result.left == [newer]
+    assert desk.record(newer).state is StagedState.LOST
+    assert desk.objects() == {"a": b"synced"}
+    desk.close()
+
+
+def test_the_directories_of_staging_and_journal_are_durable_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync_directory = durable.sync_directory
+
+    def noted(path: str | Path) -> None:
+        synced.append(Path(path))
+        sync_directory(path)
+
+    monkeypatch.setattr(durable, "sync_directory", noted)
+    root = tmp_path / "deep" / "cache"
+    Staging(root / "staging", 1000, Metrics()).close()
+    assert synced == [tmp_path, tmp_path / "deep", root, root / "staging"]
+    synced.clear()
+    Journal(root / "journal").close()
+    assert synced == [root, root / "journal"]
+    synced.clear()
+    Staging(root / "staging", 1000, Metrics()).close()
+    Journal(root / "journal").close()
+    assert synced == []
 
 
 @in_trio

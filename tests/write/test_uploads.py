@@ -11,7 +11,7 @@ import trio
 
 from rig.writing_desk import ATTRIBUTES, Desk, in_jumping_time, in_trio
 from tiercache.checksum import block_checksums
-from tiercache.errors import Absent, Broken, Busy, Changed, Conflict, Denied, UploadFailed
+from tiercache.errors import Absent, Broken, Busy, Changed, Conflict, Denied, Lost, UploadFailed
 from tiercache.journal import ConditionKind, Journal, StagedRecord
 from tiercache.model import StagedState
 from tiercache.origins.base import unfinished
@@ -237,6 +237,15 @@ async def test_a_file_written_behind_its_seal_is_uploaded_again_whole(desk: Desk
 
 
 @in_trio
+async def test_a_file_written_behind_the_seal_that_synced_it_is_not_taken_for_a_damaged_one(desk: Desk) -> None:
+    staged_id = await desk.save("a", b"A" * 100)
+    desk.staging.open(staged_id).write(0, b"B" * 100)
+    async with desk.running():
+        await desk.write_back.wait(staged_id)
+    assert desk.object("a") == b"B" * 100
+
+
+@in_trio
 async def test_a_staged_file_that_shrank_before_its_upload_is_lost_and_set_aside(desk: Desk) -> None:
     desk.origin.hold_writes = True
     staged_id = await desk.save("a", b"0123456789")
@@ -248,6 +257,17 @@ async def test_a_staged_file_that_shrank_before_its_upload_is_lost_and_set_aside
     assert desk.object("a") is None
     assert (desk.staging.lost_directory / str(staged_id)).read_bytes() == b"0123"
     assert "4 of 10 bytes" in desk.record(staged_id).last_error
+
+
+@in_trio
+async def test_bytes_that_rot_between_their_sync_and_their_upload_are_lost_and_never_sent(desk: Desk) -> None:
+    staged_id = await desk.save("a", b"0123456789" * 1_000_000)
+    desk.scribble(staged_id, 5_000_000)
+    async with desk.running():
+        await desk.reaches(staged_id, StagedState.LOST)
+        with pytest.raises(Lost, match="not those that were synced"):
+            await desk.write_back.wait(staged_id)
+    assert desk.object("a") is None
 
 
 @in_trio

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rig.writing_desk import Desk, crash, in_trio
-from tiercache.journal import ConditionKind, OriginSource, StagedRecord
+from tiercache.errors import Conflict
+from tiercache.journal import ConditionKind, Journal, OriginSource, StagedRecord
 from tiercache.model import OriginId, StagedState
 from tiercache.staging import FoundFile
 from tiercache.writeback.recovery import make_plan
@@ -20,15 +22,15 @@ def record(**fields: Any) -> StagedRecord:
     return StagedRecord(1, 2, OriginId(b"12345678"), OriginSource("s3://b"), b"k", **{**defaults, **fields})
 
 
-def found(size_bytes: int = 10) -> dict[int, FoundFile]:
-    return {1: FoundFile(size_bytes, size_bytes, 77)}
+def found(size_bytes: int = 10, mtime_ns: int = 0) -> dict[int, FoundFile]:
+    return {1: FoundFile(size_bytes, size_bytes, 77, mtime_ns)}
 
 
 def plan_of(row: StagedRecord, files: dict[int, FoundFile], *, rebooted: bool = False, uploads: bool = True) -> Any:
     return make_plan([row], files, rebooted=rebooted, uploads=lambda _: uploads, now_ns=5)
 
 
-LOST, QUEUED, DISCARDED, KEPT, COMMITTED = "lost", "queued", "discarded", "kept", "committed"
+LOST, QUEUED, DISCARDED, KEPT, COMMITTED, TORN = "lost", "queued", "discarded", "kept", "committed", "torn"
 
 
 @pytest.mark.parametrize(
@@ -45,9 +47,25 @@ LOST, QUEUED, DISCARDED, KEPT, COMMITTED = "lost", "queued", "discarded", "kept"
         (record(synced_bytes=-1), found(), False, QUEUED),
         (record(synced_bytes=-1), found(), True, LOST),
         (record(state=StagedState.STAGED, synced_bytes=-1), found(), True, LOST),
-        (record(size_bytes=20), found(12), True, QUEUED),
+        (record(), found(), True, QUEUED),
+        (record(unsynced=True), found(), True, TORN),
+        (record(unsynced=True), found(), False, QUEUED),
+        (record(size_bytes=20), found(20), True, TORN),
+        (record(size_bytes=20), found(12), True, TORN),
         (record(size_bytes=20), found(9), True, LOST),
-        (record(size_bytes=5), found(5), True, QUEUED),
+        (record(), found(11), True, TORN),
+        (record(size_bytes=5), found(5), True, TORN),
+        (record(size_bytes=0, synced_bytes=-1), found(0), True, QUEUED),
+        (record(size_bytes=0, synced_bytes=-1), found(1), True, LOST),
+        (record(state=StagedState.STAGED, size_bytes=0, synced_bytes=-1), found(0), True, LOST),
+        (record(state=StagedState.STAGED, synced_ns=5), found(10, 5), True, QUEUED),
+        (record(state=StagedState.STAGED, synced_ns=5), found(10, 6), True, TORN),
+        (record(state=StagedState.STAGED, synced_ns=5), found(11, 5), True, TORN),
+        (record(state=StagedState.STAGED, synced_ns=5), found(9, 5), True, TORN),
+        (record(state=StagedState.STAGED, torn=True), found(), False, TORN),
+        (record(torn=True), found(9), False, TORN),
+        (record(torn=True), {}, False, LOST),
+        (record(state=StagedState.CONFLICT, torn=True), found(), True, KEPT),
         (record(published=False), found(), False, DISCARDED),
         (record(published=False), {}, False, DISCARDED),
         (record(state=StagedState.CONFLICT), found(), False, KEPT),
@@ -61,7 +79,8 @@ def test_every_record_has_one_end(row: StagedRecord, files: dict[int, FoundFile]
     plan = plan_of(row, files, rebooted=rebooted)
     ends = {
         LOST: bool(plan.lost),
-        QUEUED: bool(plan.queued),
+        QUEUED: bool(plan.queued) and not plan.torn,
+        TORN: bool(plan.torn),
         DISCARDED: bool(plan.discarded),
         COMMITTED: bool(plan.committed),
     }
@@ -69,8 +88,14 @@ def test_every_record_has_one_end(row: StagedRecord, files: dict[int, FoundFile]
 
 
 def test_a_plan_carried_out_needs_no_second_one() -> None:
-    for row, files in ((record(state=StagedState.STAGED), found()), (record(), found(3)), (record(), found(20))):
-        first = plan_of(row, files)
+    for row, files, rebooted in (
+        (record(state=StagedState.STAGED), found(), False),
+        (record(), found(3), False),
+        (record(), found(20), False),
+        (record(), found(20), True),
+        (record(state=StagedState.STAGED), found(20), True),
+    ):
+        first = plan_of(row, files, rebooted=rebooted)
         [changed] = first.put
         left = {} if first.set_aside else files
         second = plan_of(changed, left)
@@ -184,6 +209,95 @@ async def test_an_open_file_of_a_crashed_engine_goes_up_and_an_unpublished_one_d
     [kept] = again.journal.records()
     assert (kept.key, kept.state) == (again.key("scratch"), StagedState.STAGED)
     assert again.staged_names() == {str(kept.id)}
+    again.close()
+
+
+async def torn_desk(root: Path, *, seal: bool = True) -> tuple[Desk, int]:
+    """The machine went down after a file was synced, appended to and closed."""
+    desk = Desk(root)
+    staged_id = await desk.stage("a", b"synced")
+    await desk.write_back.sync(staged_id)
+    desk.staging.open(staged_id).write(6, b" and not synced")
+    if seal:
+        await desk.write_back.seal(staged_id)
+        await desk.write_back.flush()
+    crash(desk)
+    desk.shrink(staged_id, 10)
+    again = Desk(root, make_journal=partial(Journal, boot_id=b"next boot"))
+    report = await again.write_back.recover()
+    assert [record.id for record in report.torn] == [staged_id]
+    return again, staged_id
+
+
+@pytest.mark.parametrize("seal", [True, False], ids=["closed", "open"])
+@in_trio
+async def test_a_file_that_a_power_loss_tore_is_kept_and_told_and_goes_up_when_it_is_written_again(
+    tmp_path: Path, seal: bool
+) -> None:
+    desk, staged_id = await torn_desk(tmp_path, seal=seal)
+    async with desk.running():
+        result = await desk.write_back.drain(60)
+        assert result.left == [staged_id]
+        assert "6 bytes were, 10 are here" in result.errors[staged_id]
+        with pytest.raises(Conflict, match="before all of it was synced"):
+            await desk.write_back.wait(staged_id)
+        assert await desk.write_back.rename(staged_id, desk.key("b"))
+        assert (await desk.write_back.drain(60)).left == [staged_id]
+    assert desk.objects() == {}
+    crash(desk)
+    desk = Desk(tmp_path, make_journal=partial(Journal, boot_id=b"next boot"))
+    await desk.write_back.recover()
+    async with desk.running():
+        assert (await desk.write_back.drain(60)).left == [staged_id]
+        assert await desk.write_back.unseal(staged_id)
+        assert desk.write_back.error_of(staged_id) is None
+        desk.staging.open(staged_id).write(6, b", and whole again")
+        await desk.write_back.seal(staged_id)
+        assert (await desk.write_back.drain(60)).left == []
+    assert desk.objects() == {"b": b"synced, and whole again"}
+    desk.close()
+
+
+@in_trio
+async def test_a_torn_file_that_the_origin_had_before_is_clean_and_what_is_here_of_it_is_no_copy(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    desk.origin.hold_landed = True
+    async with desk.running():
+        staged_id = await desk.stage("a", b"synced")
+        await desk.write_back.sync(staged_id)
+        desk.staging.open(staged_id).write(6, b" and not")
+        await desk.write_back.seal(staged_id)
+        await desk.origin.held.wait()
+        crash(desk)
+        desk.journal._owed.clear()
+    (tmp_path / "staging" / str(staged_id)).write_bytes(b"synced\0\0\0\0\0\0\0\0")
+    again = Desk(tmp_path, make_journal=partial(Journal, boot_id=b"next boot"))
+    report = await again.write_back.recover()
+    assert [record.id for record in report.torn] == [staged_id]
+    async with again.running():
+        assert (await again.write_back.drain(60)).left == []
+    assert again.origin.written() == []
+    assert again.objects() == {"a": b"synced and not"}
+    assert again.shelf.data() == []
+    assert again.staged_names() == set()
+    again.close()
+
+
+@in_trio
+async def test_a_start_that_does_not_get_through_its_recovery_hides_no_power_loss(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    staged_id = await desk.save("a", b"never synced", sync=False)
+    await desk.write_back.flush()
+    crash(desk)
+    first = Desk(tmp_path, make_journal=partial(Journal, boot_id=b"next boot"))
+    first.journal.put_later(put=[first.record(staged_id)])
+    await first.write_back.flush()
+    crash(first)
+    again = Desk(tmp_path, make_journal=partial(Journal, boot_id=b"next boot"))
+    report = await again.write_back.recover()
+    assert [record.id for record in report.lost] == [staged_id]
     again.close()
 
 

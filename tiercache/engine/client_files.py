@@ -147,15 +147,16 @@ class ClientFiles:
         # Sealed before the older one is dropped: at no moment does a crash lose both.
         await self._writes.closes.seal_closed(live, staged, sync=sync)
         if replaced is not None:
-            await self._drop_older(replaced, older)
+            await self._drop_older(replaced, older, staged.id)
         return entry
 
-    async def _drop_older(self, replaced: Entry, older: LiveInode | None) -> None:
+    async def _drop_older(self, replaced: Entry, older: LiveInode | None, newer_id: int) -> None:
         """The file that had the name is an unlinked inode now. An upload of it that is due gives way to the newer one
         by itself; one that nobody ever sealed is cancelled here."""
         record = self._journal.get(replaced.staged) if replaced.staged else None
         on_its_way = record is not None and record.state in (StagedState.SEALED, StagedState.UPLOADING)
         if record is not None and not on_its_way:
+            await self._writeback.secure(newer_id, [record])
             await self._writeback.cancel(record.id, wait=False)
         if older is not None:
             if older.key is None and not older.handles:

@@ -100,6 +100,14 @@ class StagedRecord(NamedTuple):
     moves: DirectoryMove | None = None
     """While a directory above the name is being renamed at the origin, where that is one step: after a crash the name
     may be another one, and an upload to this one would make the old directory anew."""
+    synced_ns: int = 0
+    """The file's own time of its last change when the last sync began: what changed it later is not synced."""
+    unsynced: bool = False
+    """Sealed with changes in it that came after the last sync, so that a power cut may have torn them."""
+    digest: bytes = b""
+    """Of the sealed bytes (``checksum.joined_digest``), taken while the close synced them; b"" where none was taken."""
+    torn: bool = False
+    """A power cut came before all of it was synced: it is kept and told, and goes up when it has been written again."""
 
     parted: PartedUpload | None = None
     """What the store has of these bytes, or of an earlier state of them, when they go up in parts. In a CANCELLED row:

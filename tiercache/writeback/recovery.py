@@ -29,6 +29,9 @@ class RecoveryReport(NamedTuple):
     """Never published: their writers died before close."""
     removed_files: int
     """Files that no record named."""
+    torn: list[StagedRecord]
+    """Among the queued ones: a power cut came before all of the file was synced. It goes up only if the origin turns
+    out to have it; else it is kept and told."""
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Plan:
     committed: list[StagedRecord] = field(default_factory=list)
     lost: list[StagedRecord] = field(default_factory=list)
     discarded: list[StagedRecord] = field(default_factory=list)
+    torn: list[StagedRecord] = field(default_factory=list)
     removed_files: int = 0
 
 
@@ -99,7 +103,12 @@ def _decide(
         plan.lost.append(lost)
         plan.set_aside.append(record.id)
     elif file is not None and record.state is not StagedState.CONFLICT and uploads(record):
-        queued = _sealed(record, file, now_ns=now_ns)
+        reason = _tear(record, file) if rebooted else ""
+        if reason or record.torn:
+            queued = _torn(record, reason or record.last_error)
+            plan.torn.append(queued)
+        else:
+            queued = _sealed(record, file, now_ns=now_ns)
         if queued != record:
             plan.put.append(queued)
         plan.queued.append(queued)
@@ -111,14 +120,46 @@ def damage(record: StagedRecord, file: FoundFile | None, *, rebooted: bool) -> s
         return "the staged file is gone"
     if record.suspect:
         return "an fsync failed, so written bytes may be missing"
-    if rebooted and record.synced_bytes < 0:
+    if rebooted and record.synced_bytes < 0 and not _is_empty(record, file):
         return "it was not synced when the machine went down, so written bytes may be missing"
-    if record.state is StagedState.STAGED:
-        return ""  # its writer was free to shrink it
+    if record.state is StagedState.STAGED or record.torn:
+        return ""  # its writer was free to shrink it; a torn one is known not to be what was sealed
     expected_bytes = min(record.synced_bytes, record.size_bytes) if rebooted else record.size_bytes
     if file.size_bytes < expected_bytes:
         return f"{file.size_bytes} of {expected_bytes} bytes are left"
     return ""
+
+
+def _is_empty(record: StagedRecord, file: FoundFile) -> bool:
+    """Of a file that was closed without a byte in it nothing can be missing."""
+    return record.state is not StagedState.STAGED and record.size_bytes == file.size_bytes == 0
+
+
+def _tear(record: StagedRecord, file: FoundFile) -> str:
+    """Why the file may be a mix of what was synced and what was not, after a power cut; or ``""``. A file that was open
+    then counts as whole when it looks as its last sync left it: its time tells of later changes, though not of all."""
+    if _is_empty(record, file):
+        return ""
+    as_synced = file.size_bytes == record.synced_bytes
+    if record.state is StagedState.STAGED:
+        whole = as_synced and (not record.synced_ns or file.mtime_ns <= record.synced_ns)
+    else:
+        whole = as_synced and file.size_bytes == record.size_bytes and not record.unsynced
+    if whole:
+        return ""
+    return (
+        f"the machine went down before all of it was synced ({record.synced_bytes} bytes were, {file.size_bytes} are "
+        "here); write it again, or open it for writing and write to it, to send it"
+    )
+
+
+def _torn(record: StagedRecord, reason: str) -> StagedRecord:
+    """The first thing its upload does is to ask the origin, which may have it from before."""
+    if record.state is StagedState.STAGED:
+        record = record._replace(upload_id=next_upload_id(record.upload_id))  # the one it has is an earlier seal's
+    return record._replace(
+        state=StagedState.SEALED, torn=True, last_error=reason, attempts=max(1, record.attempts), digest=b""
+    )
 
 
 def _sealed(record: StagedRecord, file: FoundFile, *, now_ns: int) -> StagedRecord:
@@ -133,5 +174,6 @@ def _sealed(record: StagedRecord, file: FoundFile, *, now_ns: int) -> StagedReco
             sealed_ns=now_ns,
             attempts=attempts,
             file_inode=file.inode,
+            digest=b"",
         )
     return record._replace(state=StagedState.SEALED, attempts=attempts, file_inode=file.inode)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecord, next_upload_id
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
+from tiercache.writeback.seals import Seals
 from tiercache.writeback.succession import is_newer, retraction_of, taken_over
 from tiercache.writeback.uploader import Uploader
 
 
 class StagedNames:
-    """Used by whoever holds the names. ``unseal`` opens a sealed file again."""
+    """Used by whoever holds the names."""
 
-    def __init__(
-        self, journal: Journal, staging: Staging, uploader: Uploader, unseal: Callable[[int], Awaitable[bool]]
-    ) -> None:
+    def __init__(self, journal: Journal, staging: Staging, uploader: Uploader, seals: Seals) -> None:
         self._journal = journal
         self._staging = staging
         self._uploader = uploader
-        self._unseal = unseal
+        self._seals = seals
 
     async def cancel(self, staged_id: int, *, wait: bool = True, durable: bool = True) -> bool:
         """The name is unlinked or replaced: its bytes never go up, and what is going up now does not stay.
@@ -78,7 +77,7 @@ class StagedNames:
             if record.state is StagedState.UPLOADING or record.committed_etag:
                 self._uploader.attempts.stop(staged_id)
                 await self._uploader.changed.heard()
-            elif record.state is not StagedState.SEALED or await self._unseal(staged_id):
+            elif record.state is not StagedState.SEALED or await self._seals.unseal(staged_id, keep_torn=True):
                 return True
         return False
 
@@ -135,7 +134,8 @@ class StagedNames:
         upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
         origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
         Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and those that had
-        the old name before do not get it back. Returns without waiting for any upload's end. ``durable`` as with
+        the old name before do not get it back. If any of these survived a power cut, the file is synced first, so that
+        it does too (Lost when that fails). Returns without waiting for any upload's end. ``durable`` as with
         ``cancel``. False if the record is gone: then the object is to be moved; when the journal fails, nothing has
         happened.
         """
@@ -144,8 +144,13 @@ class StagedNames:
             return False
         if key == record.key:
             return True
+        if durable:
+            await self._seals.secure(staged_id, [*self._obsolete(record), *self._replaced(record.origin, key)])
+            record = self._journal.get(staged_id)
+            if record is None:
+                return False
         family, obsolete = self._family(record), self._obsolete(record)
-        replaced = [other for other in self._journal.at(record.origin, key) if other.published]
+        replaced = self._replaced(record.origin, key)
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
         heir = moved[-1]
         left = [
@@ -170,6 +175,9 @@ class StagedNames:
             self._uploader.state_changed(current or member)
         self._uploader.wake_retractions(record.lane)
         return True
+
+    def _replaced(self, origin: OriginId, key: Key) -> list[StagedRecord]:
+        return [record for record in self._journal.at(origin, key) if record.published]
 
     async def relocate(self, staged_id: int, key: Key) -> bool:
         """The bytes go to the origin under another name of the same file, once they are sealed again. False when more

@@ -7,11 +7,10 @@ object distinguishes "already there" from "again", and our own earlier bytes fro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksum
+from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksums, joined_digest
 from tiercache.errors import Absent, Broken, Changed, Exists
 from tiercache.journal import ConditionKind, DirectoryMove, StagedRecord, is_earlier_seal
 from tiercache.memory import Memory, Purpose
@@ -52,7 +51,11 @@ class Damaged(NamedTuple):
     reason: str
 
 
-Outcome = Sent | Clash | Replaced | Moved | Torn | Damaged
+class Unsent(NamedTuple):
+    """A power cut may have torn the staged file, and the origin does not have it from before: it is not sent."""
+
+
+Outcome = Sent | Clash | Replaced | Moved | Torn | Damaged | Unsent
 
 
 class _Facts(NamedTuple):
@@ -75,6 +78,8 @@ def _outcome(origin: Origin, path: str, attempt: Attempt, unwanted: Unwanted, me
     record = attempt.record
     if record.moves is not None and was_moved(origin, record.moves):
         return Moved()
+    if record.torn:
+        return _sent_before(_Sender(origin, path, attempt, b"", unwanted, memory))
     try:
         before = _facts(path)
     except FileNotFoundError:
@@ -83,7 +88,11 @@ def _outcome(origin: Origin, path: str, attempt: Attempt, unwanted: Unwanted, me
         if before.size_bytes > record.size_bytes:
             return Torn()
         return Damaged(f"{before.size_bytes} of {record.size_bytes} bytes are left")
-    checksums = b"".join(_checksums(path, attempt))
+    checksums = _checksums(path, attempt)
+    if record.digest and joined_digest(checksums) != record.digest:
+        if _facts(path).mtime_ns != record.synced_ns:
+            return Torn()
+        return Damaged("its bytes are not those that were synced")
     outcome = _Sender(origin, path, attempt, checksums, unwanted, memory).send()
     if isinstance(outcome, Sent) and _facts(path) != before:
         return Torn()
@@ -108,15 +117,16 @@ def _facts(path: str) -> _Facts:
     return _Facts(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _checksums(path: str, attempt: Attempt) -> Iterator[bytes]:
-    size_bytes = attempt.record.size_bytes
+def _checksums(path: str, attempt: Attempt) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        for offset in range(0, size_bytes, BLOCK_SIZE_BYTES):
-            attempt.check()
-            checksum = file_checksum(file.fileno(), offset, min(BLOCK_SIZE_BYTES, size_bytes - offset))
-            if checksum is None:
-                return  # it shrank: its facts tell
-            yield checksum
+        return file_checksums(file.fileno(), attempt.record.size_bytes, check=attempt.check)
+
+
+def _sent_before(sender: _Sender) -> Sent | Replaced | Unsent:
+    """For a torn file: what is here is no base for checksums, nor a copy to be cached."""
+    sender.origin.abort_uploads(sender.record.key, sender.record.upload_id)
+    found = sender.look()
+    return found if isinstance(found, (Sent, Replaced)) else Unsent()
 
 
 def wanted_condition(record: StagedRecord) -> Condition:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import trio
 
 from tiercache.config import UploadConfig
-from tiercache.errors import TierCacheError
+from tiercache.errors import Lost, TierCacheError
 from tiercache.journal import Journal, StagedRecord, next_upload_id
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
@@ -27,7 +27,7 @@ from tiercache.writeback.retry import Backoff, Failure
 from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of, shown
 from tiercache.writeback.turns import Lane, Turns
 from tiercache.writeback.unwanted import Unwanted
-from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, retract, upload
+from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, Unsent, retract, upload
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,8 @@ class Uploader:
         self.running = False
         self.on_superseded: Callable[[int, int], None] = lambda older, newer: None
         """Called when the bytes of the first id travel as part of the second from now on."""
+        self.secure: Callable[[int, Iterable[StagedRecord]], Awaitable[None]]
+        """Set by whoever composes this: see ``Seals.secure``."""
 
     # -- what others ask for --------------------------------------------------------------------------------------
 
@@ -254,6 +256,12 @@ class Uploader:
             upload, origin, path, attempt, unwanted, self._memory, limiter=self._threads, abandon_on_cancel=True
         )
 
+    def _still_due(self, record: StagedRecord) -> StagedRecord | None:
+        """The record as it is now, unless it was cancelled, renamed, opened again or lost meanwhile."""
+        now = self._journal.get(record.id)
+        due = now is not None and now.lane == record.lane and now.state in (StagedState.SEALED, StagedState.UPLOADING)
+        return now if due else None
+
     def _was_renewed(self, record: StagedRecord, origin: Origin | None) -> bool:
         """Whether a client has brought other credentials since a try began: its failure says nothing about these."""
         try:
@@ -281,6 +289,8 @@ class Uploader:
                 await self.lose(record, reason)
             case Torn():
                 await self._seal_again(record)
+            case Unsent():
+                await self._keep_torn(record)
 
     async def _confirm(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> None:
         confirmed = await self._commits.confirm(record, stat)
@@ -299,6 +309,16 @@ class Uploader:
 
     async def _give_way(self, record: StagedRecord, newer: StagedRecord) -> None:
         """A newer sealed file of the name holds all the bytes that count: this one never goes up."""
+        try:
+            await self.secure(newer.id, [record])
+        except Lost as error:
+            await self.lose(newer, str(error))
+        older, heir = self._still_due(record), self._still_due(newer)
+        if older is None or heir is None:
+            if older is not None:
+                self._back_to_sealed(older)
+            return
+        record, newer = older, heir
         put = [inherit(newer, record)]
         if record.attempts:
             put.append(retraction_of(record, self._staging.new_id(), replaced_by=newer.id))
@@ -375,6 +395,8 @@ class Uploader:
             state=StagedState.SEALED,
             upload_id=next_upload_id(current.upload_id),
             size_bytes=self._staging.measure(record.id),
+            unsynced=True,
+            digest=b"",
         )
         await self._journal.put(sealed)
         log.warning("%r was written while it was uploaded; it is uploaded again", record.key)
@@ -388,6 +410,13 @@ class Uploader:
         log.error("%r is lost: %s", record.key, reason)
         await self._end(record, StagedState.LOST, reason)
         self._staging.set_aside(record.id)
+
+    async def _keep_torn(self, record: StagedRecord) -> None:
+        """A power cut tore it, and the origin does not have it: what there is of it stays here, and is told."""
+        current = self._journal.get(record.id)
+        if current is not None:
+            self._journal.put_later(put=[current._replace(size_bytes=self._staging.measure(record.id))])
+            await self._end(record, StagedState.CONFLICT, record.last_error)
 
     async def _end(self, record: StagedRecord, state: StagedState, reason: str) -> None:
         current = self._journal.get(record.id)

@@ -87,7 +87,8 @@ class WriteBack:
         seals = Seals(journal, staging, self._uploader)
         self.sync, self.unseal = seals.sync, seals.unseal
         self.seal, self.seal_now = seals.seal, seals.seal_now
-        names = StagedNames(journal, staging, self._uploader, seals.unseal)
+        self._uploader.secure = self.secure = seals.secure
+        names = StagedNames(journal, staging, self._uploader, seals)
         self.cancel, self.rename, self.relocate = names.cancel, names.rename, names.relocate
         self.moving, self.try_again = names.moving, self._uploader.try_again
         self.hold_back, self.let_go, self.reopen = names.hold_back, names.let_go, names.reopen
@@ -165,9 +166,10 @@ class WriteBack:
             await self._uploader.finish(record, b"")
         for record in [*plan.queued, *self._journal.retractions()]:
             self._uploader.turns.add(record)
-        for record in plan.lost:
+        for record in [*plan.lost, *plan.torn]:
+            log.error("%r: %s", record.key, record.last_error)
             self._uploader.state_changed(record)
-        return RecoveryReport(plan.queued, plan.committed, plan.lost, plan.discarded, plan.removed_files)
+        return RecoveryReport(plan.queued, plan.committed, plan.lost, plan.discarded, plan.removed_files, plan.torn)
 
     def _move_files(self, plan: Plan) -> None:
         for staged_id in plan.set_aside:

@@ -1,0 +1,89 @@
+"""The process ends at the n-th call: counters that go off, and the parts of the write path that they are put into.
+
+A stop is raised before or after the call is done, and from then on every further call fails: the rest of that run
+reaches neither disk nor origin.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rig.writing_desk import Desk, Shelf
+from tiercache.cache import VersionRef
+from tiercache.origins.base import Origin
+
+
+class Stop(BaseException):
+    """The process ends here."""
+
+
+class Power:
+    """Counts calls and goes off at the n-th: an odd n before the call is done, an even one after it."""
+
+    def __init__(self, stop_at: int) -> None:
+        self.calls = 0
+        self.off = False
+        self.last = ""
+        self._stop_at = stop_at
+        self._lock = threading.Lock()
+
+    def run(self, name: str, function: Callable[[], Any]) -> Any:
+        self.tick(name)
+        result = function()
+        self.tick(name)
+        return result
+
+    def tick(self, name: str) -> None:
+        with self._lock:
+            self.calls += 1
+            if self.calls == self._stop_at:
+                self.off = True
+                self.last = name
+            if self.off:
+                raise Stop
+
+    def wrapped(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **options: self.run(name, lambda: method(*arguments, **options))
+
+
+def stopping_origin(power: Power, origin: Origin) -> Origin:
+    """The same origin; its calls that an upload makes are counted."""
+    for name in ("write", "stat", "delete", "abort_uploads"):
+        setattr(origin, name, power.wrapped(f"origin {name}", getattr(origin, name)))
+    return origin
+
+
+def stopping_shelf(power: Power) -> Callable[[Path], Shelf]:
+    class StoppingShelf(Shelf):
+        def adopt(self, version: VersionRef, path: str, checksums: bytes) -> bool:
+            return power.run("adopt", lambda: super(StoppingShelf, self).adopt(version, path, checksums))  # type: ignore[no-any-return]
+
+    return StoppingShelf
+
+
+async def run_until_stopped(desk: Desk, power: Power, work: Callable[[], Awaitable[None]]) -> bool:
+    """Do ``work`` while uploads run. Whether it was stopped."""
+
+    async def beside_uploads() -> None:
+        async with desk.running():
+            await work()
+
+    return await is_stopped(power, beside_uploads)
+
+
+async def is_stopped(power: Power, work: Callable[[], Awaitable[None]]) -> bool:
+    """Do ``work``. Whether it was stopped."""
+    try:
+        await work()
+    except BaseExceptionGroup as group:
+        stops, rest = group.split(Stop)
+        if rest is not None:
+            raise rest from None
+        assert stops is not None
+        return True
+    except Stop:
+        return True
+    return power.off
