@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rig.power_cut import Power
+from rig.power_cut import Power, Stop, is_called_by_trio
 from tiercache.journal import Journal
 from tiercache.journal.pending import Change
 from tiercache.staging import Disk
@@ -30,8 +30,9 @@ from tiercache.staging import Disk
 PIECE_BYTES: Final = 4096
 _SECTOR_BYTES: Final = 512
 
-_CHANGES: Final = ("create", "write", "truncate", "allocate", "copy_range", "clone", "rename", "unlink")
-_SYNCS: Final = ("sync_data", "sync_directory")
+# The calls of ``Disk`` that make files what they are, and those that make it durable.
+CHANGES: Final = ("create", "open", "write", "truncate", "allocate", "copy_range", "clone", "rename", "unlink")
+SYNCS: Final = ("sync_data", "sync_directory")
 
 
 class _State(NamedTuple):
@@ -73,7 +74,7 @@ class LossyDisk(Disk):
         self._files: dict[int, _File] = {}
         self._late: list[tuple[_File, _State]] = []
         self._journal: bytes | None = None
-        for name in (*_CHANGES, *_SYNCS):
+        for name in (*CHANGES, *SYNCS):
             setattr(self, name, self.power.wrapped(f"disk {name}", getattr(self, name)))
         for path in self._names():
             fd = os.open(path, os.O_RDONLY)
@@ -161,7 +162,11 @@ class LossyDisk(Disk):
                 disk._sync_late()
 
             def _note(self, changes: list[Change]) -> None:
-                disk.power.run("journal note", lambda: super(LossyJournal, self)._note(changes))
+                try:
+                    disk.power.run("journal note", lambda: super(LossyJournal, self)._note(changes))
+                except Stop:
+                    if not is_called_by_trio():
+                        raise
 
         return LossyJournal(*arguments, boot_id=self.boot_id, **options)
 

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from rig.writing_desk import Desk, Shelf
 from tiercache.cache import VersionRef
 from tiercache.origins.base import Origin
@@ -47,6 +49,12 @@ class Power:
 
     def wrapped(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments, **options: self.run(name, lambda: method(*arguments, **options))
+
+
+def is_called_by_trio() -> bool:
+    """Whether what runs now came from a thread by ``run_sync_soon``. A stop must not leave it, and need not: nothing
+    gets through after it anyway."""
+    return "run_sync_soon" in trio.lowlevel.current_task().name
 
 
 def stopping_origin(power: Power, origin: Origin) -> Origin:

@@ -187,6 +187,12 @@ class ScaledStore:
         with self._lock:
             return [upload.key for upload in self._uploads.values()]
 
+    @property
+    def left_with_parts(self) -> list[bytes]:
+        """Keys of those that have parts, which cost money."""
+        with self._lock:
+            return [upload.key for upload in self._uploads.values() if upload.parts]
+
 
 def _etag(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trio
 
+from rig.lossy_disk import CHANGES, SYNCS
 from rig.power_cut import Power, Stop, run_until_stopped, stopping_origin, stopping_shelf
 from rig.writing_desk import Desk, in_trio
 from tiercache.errors import Absent
@@ -29,7 +30,7 @@ from tiercache.staging import Disk
 
 class StoppingDisk(Disk):
     def __init__(self, power: Power) -> None:
-        for name in ("create", "write", "truncate", "sync_data", "sync_directory", "rename", "unlink", "clone"):
+        for name in (*CHANGES, *SYNCS):
             setattr(self, name, power.wrapped(f"disk {name}", getattr(super(), name)))
 
 
@@ -213,12 +214,12 @@ async def check(root: Path, ledger: Ledger, hint: str) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @in_trio
 async def test_a_stop_at_any_call_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, scenario: Scenario, notes_survive: bool
+    memory_path: Path, scenario: Scenario, notes_survive: bool
 ) -> None:
     stop_at = 0
     while True:
         stop_at += 1
-        root = tmp_path / str(stop_at)
+        root = memory_path / str(stop_at)
         root.mkdir()
         power = Power(stop_at)
         try:
@@ -236,12 +237,14 @@ async def test_a_stop_at_any_call_loses_nothing_that_was_acknowledged(
 
 @pytest.mark.parametrize("first_stop", [9, 13, 17, 21, 25, 29])
 @in_trio
-async def test_a_stop_at_any_call_of_the_recovery_is_repaired_by_the_next_one(tmp_path: Path, first_stop: int) -> None:
+async def test_a_stop_at_any_call_of_the_recovery_is_repaired_by_the_next_one(
+    memory_path: Path, first_stop: int
+) -> None:
     stop_at = 0
     stopped = True
     while stopped:
         stop_at += 1
-        root = tmp_path / str(stop_at)
+        root = memory_path / str(stop_at)
         root.mkdir()
         power = Power(first_stop)
         desk = wired(root, power)

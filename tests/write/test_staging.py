@@ -116,6 +116,20 @@ async def test_a_failed_fsync_is_told_for_ever_and_never_becomes_a_success(tmp_p
 
 
 @in_trio
+async def test_a_file_whose_fsync_failed_after_its_close_does_not_go_up(tmp_path: Path, disk: SickDisk) -> None:
+    desk = Desk(tmp_path, disk=disk)
+    staged_id = await desk.save("a", b"bytes", sync=False)
+    disk.sync_error = errno.EIO
+    with pytest.raises(Lost):
+        await desk.write_back.sync(staged_id)
+    async with desk.running():
+        assert (await desk.write_back.drain(60)).left == [staged_id]
+    assert desk.record(staged_id).state is StagedState.LOST
+    assert desk.objects() == {}
+    desk.close()
+
+
+@in_trio
 async def test_a_failed_fsync_is_not_forgotten_by_a_restart(tmp_path: Path, disk: SickDisk) -> None:
     desk = Desk(tmp_path, disk=disk)
     staged_id = await desk.stage("a", b"bytes")

@@ -177,6 +177,9 @@ class Uploader:
     # -- one upload -----------------------------------------------------------------------------------------------
 
     async def _upload(self, record: StagedRecord) -> None:
+        if record.suspect:
+            await self.lose(record, record.last_error)
+            return
         newer = newest_sealed(self._journal.at(*record.lane), record)
         if newer is not None:
             await self._give_way(record, newer)
