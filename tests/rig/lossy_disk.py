@@ -192,10 +192,15 @@ class LossyDisk(Disk):
                 data, mtime_ns = _torn([*file.states, file.now()], rng)
                 Path(name).write_bytes(data)
                 os.utime(name, ns=(mtime_ns, mtime_ns))
-            os.close(file.fd)
-        self._files.clear()
+        self.close()
         self._cut_journal(rng)
         return self.boot_id if self._without == "boot id" else self.boot_id + b"+"
+
+    def close(self) -> None:
+        """Nothing more is asked of this life."""
+        for file in self._files.values():
+            os.close(file.fd)
+        self._files.clear()
 
     def _cut_journal(self, rng: random.Random) -> None:
         directory = self.root / "journal"

@@ -27,6 +27,11 @@ def bring_home(client: Client, scratch: Path) -> list[StagedRecord]:
     """Cut the power of an engine's machine now, start the machine and an engine anew, and let it bring what it has to
     the origins. What it could not."""
     cut(int(client.status()["engine"]["pid"]), client.cache_dir, scratch / "after" / "cache")
+    return bring_on(scratch)
+
+
+def bring_on(scratch: Path) -> list[StagedRecord]:
+    """The second half of it, when the cache directory was ``cut`` to ``scratch / "after" / "cache"``."""
     config = small_config(scratch / "after")
 
     async def run() -> list[StagedRecord]:

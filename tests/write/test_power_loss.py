@@ -392,7 +392,16 @@ async def until_the_power_goes(
 
 async def after_the_power_is_back(root: Path, store: Store, boot_id: bytes, ledger: Ledger, hint: str) -> None:
     """Start, recover, drain, and look at every name."""
-    desk = desk_on(LossyDisk(root, boot_id=boot_id), store)
+    disk = LossyDisk(root, boot_id=boot_id)
+    desk = desk_on(disk, store)
+    try:
+        await look(desk, store, ledger, hint)
+    finally:
+        desk.close()
+        disk.close()
+
+
+async def look(desk: Desk, store: Store, ledger: Ledger, hint: str) -> None:
     await desk.write_back.recover()
     async with desk.running():
         await desk.write_back.drain(60)
@@ -415,7 +424,6 @@ async def after_the_power_is_back(root: Path, store: Store, boot_id: bytes, ledg
     left = {str(record.id) for record in desk.journal.records() if record.state is StagedState.CONFLICT}
     assert desk.staged_names() == left, hint
     assert desk.journal.retractions() == [], hint
-    desk.close()
 
 
 def kept_bytes(desk: Desk, staged_id: int) -> bytes:
