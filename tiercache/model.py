@@ -113,6 +113,17 @@ class StagedState(enum.StrEnum):
     the origin does not keep what that upload brought."""
 
 
+class Keep(enum.StrEnum):
+    """Whose bytes are to stay when others changed a file at the origin while it was changed here."""
+
+    OURS = "ours"
+    """They go up over what the origin has."""
+    THEIRS = "theirs"
+    """Ours are given up; of a lost file what is left of them stays in ``staging/lost``."""
+    BOTH = "both"
+    """Ours go up beside theirs, under another name."""
+
+
 class Attributes(NamedTuple):
     """POSIX attributes that an origin keeps with an object.
 

@@ -236,3 +236,24 @@ def test_staged_bytes_of_a_dead_engine_are_exported(
     assert line.stderr.endswith("tiercache: 1 of 1 file not known to be whole\n")
     mountpoints.unmount(str(mountpoint), detach=True)
     shutil.rmtree(tiercache.cache_dir)
+
+
+def test_a_conflict_is_resolved(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    later = {"TIERCACHE_STAGING__UPLOAD_DELAY_S": "1h"}
+    tiercache.good(*tiercache.here("mount", origin, mountpoint), **later)
+    with open(mountpoint / "a.txt", "ab") as file:
+        file.write(b"ours")
+    (origin / "a.txt").write_bytes(b"theirs")
+    line = tiercache(*tiercache.here("drain"))
+    assert line.returncode == 3
+    assert "conflict" in line.stdout
+    text = tiercache.good(*tiercache.here("resolve", mountpoint / "a.txt", "--keep", "both"))
+    beside = text.strip().partition(" our bytes go to ")[2]
+    assert beside.startswith(f"file://{origin}/a.txt.conflict-")
+    tiercache.good(*tiercache.here("drain"))
+    assert Path(beside.removeprefix("file://")).read_bytes() == b"a" * 1000 + b"ours"
+    assert (origin / "a.txt").read_bytes() == b"theirs"
+    line_ = tiercache.failure(*tiercache.here("resolve", mountpoint / "a.txt", "--keep", "ours"))
+    assert line_.endswith("is in no conflict")
+    tiercache.failure(*tiercache.here("resolve", mountpoint / "a.txt", "--keep", "mine"), status=2)
+    tiercache.good(*tiercache.here("umount", mountpoint))

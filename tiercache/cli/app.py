@@ -18,6 +18,7 @@ from tiercache.cli.options import (
     configuration,
     deadline_s,
 )
+from tiercache.model import Keep
 
 app = typer.Typer(
     add_completion=False,
@@ -143,6 +144,23 @@ def checkpoints(
 
     engine, path = engine_of(configuration(cache_dir, config, None), directory)
     show(path, engine.request("checkpoints_path", path=path), as_json=as_json)
+
+
+@app.command()
+def resolve(
+    path: Annotated[str, typer.Argument(help="A file under a mount, or its URL.", metavar="PATH")],
+    keep: Annotated[
+        Keep, typer.Option(help="ours: over the origin's; theirs: ours are given up; both: ours beside it.")
+    ],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+) -> None:
+    """End the conflict of a file that others changed at the origin meanwhile, or give up a lost one."""
+    from tiercache.cli.place import engine_of
+
+    engine, place = engine_of(configuration(cache_dir, config, None), path)
+    kept = engine.request("resolve", path=place, keep=keep)
+    print(f"{path}: {f'our bytes go to {kept}' if kept else 'the origin has its own, ours are given up'}")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from tiercache.engine.attribute_changes import AttributeChanges
 from tiercache.engine.changes import Changes
 from tiercache.engine.checkpoints import Checkpoints
 from tiercache.engine.client_files import ClientFiles
+from tiercache.engine.conflicts import Conflicts
 from tiercache.engine.entries import attributes_of, now_ns
 from tiercache.engine.files import Files
 from tiercache.engine.handle import Handle
@@ -48,6 +49,7 @@ class Namespace:
         self.renames = Renames(
             tree, self.names, self.files, self.writes, self.client_files, self.changes, parting, parts
         )
+        self.conflicts = Conflicts(tree, self.renames, parting, parts)
         self.resumption = Resumption(tree, self.names, self.files, self.changes, self.renames, parts)
         self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)

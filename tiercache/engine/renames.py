@@ -192,6 +192,8 @@ class Renames:
 
     async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes."""
+        record = self._journal.get(entry.staged)
+        in_conflict = record is not None and record.state is StagedState.CONFLICT
         left_etag = await self._left_behind(source, entry)
         if not await self._writeback.rename(entry.staged, target, left_etag=left_etag):
             # Its upload ended just now: it is a clean object, to be moved as one.
@@ -199,6 +201,8 @@ class Renames:
             return
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self.move_name(source, target, moved, replaced)
+        if in_conflict:
+            self._tree.doubt(source)  # what others wrote has the name
 
     async def _left_behind(self, source: Key, entry: Entry) -> str:
         """The etag of what the origin has under the name of a dirty file, "" if nothing. Of another file than the one
@@ -206,8 +210,10 @@ class Renames:
         and has changed nothing."""
         while True:
             record = self._journal.get(entry.staged)
-            if record is None or (record.in_place and record.base_etag):
-                return record.base_etag if record is not None else ""
+            if record is None:
+                return ""
+            if record.state is StagedState.CONFLICT or (record.in_place and record.base_etag):
+                return record.base_etag  # in a conflict the object is another one, and somebody else's
             found = await self._etag_at_origin(source)
             if self._journal.get(entry.staged) == record:
                 return found

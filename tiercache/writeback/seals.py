@@ -11,7 +11,7 @@ import trio
 
 from tiercache.checksum import file_checksums, joined_digest
 from tiercache.errors import Lost, TierCacheError
-from tiercache.journal import Journal, StagedRecord, next_upload_id
+from tiercache.journal import ConditionKind, Journal, StagedRecord, next_upload_id
 from tiercache.model import Attributes, StagedState
 from tiercache.staging import StagedFile, Staging
 from tiercache.writeback.succession import shown, taken_over
@@ -177,6 +177,13 @@ class Seals:
             self._uploader.enqueue_sealed(current)
             self._uploader.state_changed(current)
         return current
+
+    async def insist(self, staged_id: int) -> None:
+        """Let a file in conflict go up over whatever the origin has. Lost, when its bytes cannot be trusted."""
+        record = self._journal.get(staged_id)
+        if record is not None and record.state is StagedState.CONFLICT:
+            await self._journal.apply(put=[record._replace(condition=ConditionKind.ALWAYS, base_etag="")], undo=True)
+            await self.seal(staged_id)
 
     async def unseal(self, staged_id: int, *, keep_torn: bool = False) -> bool:
         """Open a sealed file for writing again. False while it is being sent (or is gone): write a second one then,

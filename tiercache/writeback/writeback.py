@@ -89,6 +89,7 @@ class WriteBack:
         self.seal, self.seal_now = seals.seal, seals.seal_now
         self._uploader.secure = self.secure = seals.secure
         names = StagedNames(journal, staging, self._uploader, seals)
+        self.insist = seals.insist
         self.cancel, self.rename, self.relocate = names.cancel, names.rename, names.relocate
         self.moving, self.try_again = names.moving, self._uploader.try_again
         self.hold_back, self.let_go, self.reopen = names.hold_back, names.let_go, names.reopen

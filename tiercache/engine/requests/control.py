@@ -14,7 +14,7 @@ from tiercache.engine.checkpoints import told
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.errors import TierCacheError
 from tiercache.ipc import PROTOCOL_VERSION
-from tiercache.model import is_below
+from tiercache.model import Keep, is_below
 from tiercache.writeback import DrainResult
 
 PROGRESS_S: Final = 0.25
@@ -63,6 +63,14 @@ async def checkpoints_path(call: Call, *, path: str) -> list[dict[str, Any]]:
     """The checkpoints in a directory, by local path under a mount or by URL, the latest first."""
     namespace, key = await call.engine.status_of.find(path)
     return [told(checkpoint) for checkpoint in await namespace.checkpoints.list(key)]
+
+
+@operation(Nature.CHANGE)
+async def resolve(call: Call, *, path: str, keep: str) -> str:
+    """End the conflict of a file, by local path or by URL; the name that our bytes have now, empty if none."""
+    namespace, key = await call.engine.status_of.find(path)
+    kept = await namespace.conflicts.resolve(key, Keep(keep))
+    return call.engine.status_of.spell(namespace.origin_id, kept) if kept else ""
 
 
 @operation(Nature.READ)
