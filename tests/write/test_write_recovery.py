@@ -259,6 +259,18 @@ async def test_a_file_that_a_power_loss_tore_is_kept_and_told_and_goes_up_when_i
 
 
 @in_trio
+async def test_what_a_power_loss_left_of_a_file_goes_up_when_somebody_says_so(tmp_path: Path) -> None:
+    desk, staged_id = await torn_desk(tmp_path, seal=True)
+    async with desk.running():
+        assert (await desk.write_back.drain(60)).left == [staged_id]
+        here = desk.staged_bytes(staged_id)
+        await desk.write_back.insist(staged_id)
+        assert (await desk.write_back.drain(60)).left == []
+    assert list(desk.objects().values()) == [here]
+    desk.close()
+
+
+@in_trio
 async def test_a_torn_file_that_the_origin_had_before_is_clean_and_what_is_here_of_it_is_no_copy(
     tmp_path: Path,
 ) -> None:

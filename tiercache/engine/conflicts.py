@@ -34,6 +34,8 @@ class Conflicts:
             raise InvalidArgument(f"{show(key)}: is in no conflict")
         if record.state is StagedState.LOST and keep is not Keep.THEIRS:
             raise InvalidArgument(f"{show(key)}: {record.last_error}; only --keep theirs is left")
+        if record.torn and keep is Keep.BOTH:
+            raise InvalidArgument(f"{show(key)}: {record.last_error}; nobody else changed it: --keep ours, or theirs")
         match keep:
             case Keep.OURS:
                 await self._writeback.insist(record.id)

@@ -179,10 +179,12 @@ class Seals:
         return current
 
     async def insist(self, staged_id: int) -> None:
-        """Let a file in conflict go up over whatever the origin has. Lost, when its bytes cannot be trusted."""
+        """Let a file in conflict go up over whatever the origin has; of one that a power cut tore, what is left of it.
+        Lost, when its bytes cannot be trusted."""
         record = self._journal.get(staged_id)
         if record is not None and record.state is StagedState.CONFLICT:
-            await self._journal.apply(put=[record._replace(condition=ConditionKind.ALWAYS, base_etag="")], undo=True)
+            wanted = record._replace(condition=ConditionKind.ALWAYS, base_etag="", torn=False)
+            await self._journal.apply(put=[wanted], undo=True)
             await self.seal(staged_id)
 
     async def unseal(self, staged_id: int, *, keep_torn: bool = False) -> bool:
