@@ -73,7 +73,8 @@ class LossyDisk(Disk):
         self._lock = threading.RLock()
         self._files: dict[int, _File] = {}
         self._late: list[tuple[_File, _State]] = []
-        self._journal: bytes | None = None
+        rows = root / "journal" / "data.mdb"
+        self._journal = rows.read_bytes() if rows.exists() else None
         for name in (*CHANGES, *SYNCS):
             setattr(self, name, self.power.wrapped(f"disk {name}", getattr(self, name)))
         for path in self._names():

@@ -485,6 +485,44 @@ async def test_a_power_cut_during_an_upload_in_parts_takes_nothing_that_was_prom
     store.close()
 
 
+@pytest.mark.parametrize("scenario", [an_append_after_the_last_fsync, rename_over], ids=lambda v: v.__name__)
+@pytest.mark.parametrize("first", [20, 30, 40, 50])
+@in_trio
+async def test_a_power_cut_at_any_call_of_the_recovery_from_one_takes_nothing_either(
+    memory_path: Path, scenario: Scenario, first: int
+) -> None:
+    second, stopped = 0, True
+    while stopped:
+        second += 1
+        root = memory_path / str(second)
+        root.mkdir()
+        store = Store(root)
+        disk = LossyDisk(root, power=Power(first))
+        ledger, _ = await until_the_power_goes(disk, store, scenario, beside=False)
+        assert ledger is not None
+        disk = LossyDisk(root, power=Power(second), boot_id=disk.cut(random.Random(first)))
+        stopped = await recover_until_the_power_goes(disk, store)
+        boot_id = disk.cut(random.Random(second))
+        await after_the_power_is_back(root, store, boot_id, ledger, f"{scenario.__name__}, cuts {first} and {second}")
+        shutil.rmtree(root)
+    assert second > 10
+
+
+async def recover_until_the_power_goes(disk: LossyDisk, store: Store) -> bool:
+    try:
+        desk = desk_on(disk, store)
+    except Stop:
+        return True
+
+    async def work() -> None:
+        await desk.write_back.recover()
+        await desk.write_back.drain(60)
+
+    stopped = await run_until_stopped(desk, disk.power, work)
+    pull_the_plug(desk)
+    return stopped
+
+
 # -- what each protection is good for -----------------------------------------------------------------------------
 
 
