@@ -52,3 +52,32 @@ def test_a_file_that_is_given_back_is_the_same_file_at_every_moment(
             assert await read_file(namespace, key) == DATA
 
     run(scenario)
+
+
+def test_the_new_place_of_a_copy_that_is_written_is_as_durable_as_its_bytes(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was renamed into staging: an fsync that left out the directory would let a power cut undo that."""
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, namespace):
+            key = ground.key("file")
+            inode = (await namespace.lookup(key)).inode
+            await read_file(namespace, key)
+            reader = await namespace.open(inode)
+            lent = reader.lendable()
+            assert lent is not None
+            reader.lend(os.fstat(lent).st_ino)
+            writer = await namespace.open(inode, write=True)
+            await writer.write_in_place()
+            synced: list[str] = []
+            monkeypatch.setattr(engine.staging.disk, "sync_directory", synced.append)
+            await writer.write(0, b"and now")
+            await writer.fsync()
+            assert synced == [str(engine.staging.directory)]
+            await writer.fsync()
+            assert synced == [str(engine.staging.directory)]
+            await writer.close()
+            await reader.close()
+
+    run(scenario)

@@ -83,7 +83,7 @@ class Lending:
         except BaseException:
             self._staging.closed(staged_id)
             raise
-        staged = self._staging.open(staged_id)
+        staged = self._staging.take_in(staged_id)
         live.taken_over = TakenOver(staged_id, entry, version, taken, staged.mtime_ns, staged.size_bytes)
         return staged
 

@@ -102,12 +102,19 @@ class Staging:
         file = self._files[staged_id] = StagedFile(staged_id, path, self.disk, on_open=self._reopened)
         return file
 
+    def take_in(self, staged_id: int) -> StagedFile:
+        """A file that was just brought here under a ``new_id``: its name is as new as that of one made here."""
+        file = self.open(staged_id)
+        self._names_made += 1
+        file.name_number = self._names_made
+        return file
+
     def adopt(self, path: str) -> StagedFile:
         """Take in a file that an earlier run kept elsewhere on this disk: under a new id, without a record."""
         staged_id = self.new_id()
         with told("taking up a file that is open"):
             os.link(path, self.path(staged_id))
-        file = self.open(staged_id)
+        file = self.take_in(staged_id)
         self.measure(staged_id)
         return file
 
