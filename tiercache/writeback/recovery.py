@@ -149,7 +149,7 @@ def _tear(record: StagedRecord, file: FoundFile) -> str:
         return ""
     return (
         f"the machine went down before all of it was synced ({record.synced_bytes} bytes were, {file.size_bytes} are "
-        "here); write it again, or open it for writing and write to it, to send it"
+        "here); write to it again, or use tiercache resolve, to send it"
     )
 
 
