@@ -100,6 +100,24 @@ class Tier(enum.IntEnum):
         return self.name.lower()
 
 
+class Durability(enum.IntEnum):
+    """What bytes survive: each level survives what those below it do, and more. Words in settings and answers are
+    the names in lower case."""
+
+    MEMORY = 0
+    """A crash of the program and of the engine."""
+    LOCAL = 1
+    """A power loss too."""
+    REPLICA = 2
+    """The loss of this node too, by copies on others."""
+    ORIGIN = 3
+    """Everything that the origin survives."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
 class StagedState(enum.StrEnum):
     """Where a staged file is on its way to the origin. CLEAN is not among them: its record is gone."""
 

@@ -19,6 +19,12 @@ capacity = "10GiB"
 idle_timeout_s = "inf"
 [profiles.weights]
 ttl_s = "1h"
+[[rules]]
+path = "*.pt"
+ack = "origin"
+[[rules]]
+path = "/tmp/"
+sync_on_close = false
 [origins."my data"]
 url = "s3://bucket/prefix"
 [origins."my data".options]
@@ -45,6 +51,10 @@ def test_what_is_shown_reads_back_as_the_same_configuration(inside: Command, con
     assert shown.profile("weights").ttl_s == 3600
     assert shown.fetch.retries == 2
     assert shown.origins["my data"].url == "s3://bucket/prefix"
+    assert [(rule.path, rule.ack, rule.sync_on_close) for rule in shown.rules] == [
+        ("*.pt", "origin", None),
+        ("/tmp/", None, False),
+    ]
 
 
 def test_secrets_are_masked(inside: Command, config_file: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tiercache.config import PROFILES, Config
-from tiercache.config.schema import ProfileConfig
+from tiercache.config.schema import ProfileConfig, RuleConfig
 from tiercache.units import format_duration
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
@@ -26,7 +26,7 @@ def settings_of(model: BaseModel, prefix: str = "") -> dict[str, Any]:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
             found |= settings_of(value, f"{prefix}{name}.")
-        elif name not in ("origins", "profiles"):
+        elif name not in ("origins", "profiles", "rules"):
             found[prefix + name] = value
     return found
 
@@ -63,5 +63,5 @@ def test_the_profiles_are_as_the_table_says() -> None:
         assert bool(close) is profile.sync_on_close
 
 
-def test_the_page_names_every_key_of_a_profile() -> None:
-    assert all(f"`{key}`" in PAGE for key in ProfileConfig.model_fields)
+def test_the_page_names_every_key_of_a_profile_and_of_a_rule() -> None:
+    assert all(f"`{key}`" in PAGE for key in (ProfileConfig.model_fields | RuleConfig.model_fields))

@@ -61,6 +61,12 @@ def mount(
     foreground: Annotated[bool, typer.Option("--foreground", "-f", help="Stay; unmount on SIGINT or SIGTERM.")] = False,
     client: ClientOption = None,
     option: OriginOptions = None,
+    ack: Annotated[
+        str | None, typer.Option(help="What fsync waits for: memory, local or origin.", metavar="LEVEL")
+    ] = None,
+    sync_on_close: Annotated[
+        bool | None, typer.Option("--sync-on-close/--no-sync-on-close", help="Whether close waits for it too.")
+    ] = None,
     driver: Annotated[str, typer.Option(help="auto, kernel or pyfuse3.", metavar="NAME")] = "",
     deadline: Deadline = "60s",
 ) -> None:
@@ -75,11 +81,15 @@ def mount(
     origin = choose_origin(settled, url, client=client, options=option, profile=profile)
     engine = starting(settled, settings)
     try:
-        made = do_mount(engine, origin, mountpoint, read_only=read_only, driver=driver)
+        made = do_mount(
+            engine, origin, mountpoint, read_only=read_only, driver=driver, ack=ack, sync_on_close=sync_on_close
+        )
     except BaseException:
         engine.stop_unused()
         raise
     how = ", read-only" if made["read_only"] else ""
+    if ack is not None or sync_on_close is not None:
+        how += f", {'fsync and close wait' if made['sync_on_close'] else 'fsync waits'} for {made['ack']}"
     told = f"{made['url']} is mounted at {made['mountpoint']} (profile {made['profile']}{how})"
     if not foreground:
         print(told)

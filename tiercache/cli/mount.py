@@ -20,12 +20,22 @@ MOUNTINFO = "/proc/self/mountinfo"
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def mount(client: Client, origin: OriginChoice, mountpoint: str, *, read_only: bool, driver: str) -> dict[str, Any]:
+def mount(
+    client: Client,
+    origin: OriginChoice,
+    mountpoint: str,
+    *,
+    read_only: bool,
+    driver: str,
+    ack: str | None = None,
+    sync_on_close: bool | None = None,
+) -> dict[str, Any]:
     """Ask the engine to mount; it answers when the mount does."""
     settings = {
         "client": origin.client,
         "options": origin.options,
         "profile": origin.profile,
+        "promise": {"ack": ack, "sync_on_close": sync_on_close},
         "read_only": read_only,
         "mount_options": {"driver": driver} if driver else {},
     }

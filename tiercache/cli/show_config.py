@@ -60,5 +60,9 @@ def _name(name: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, float) and math.isinf(value):
         return "inf"
-    # TOML's basic strings, numbers, truth values and arrays are written as JSON's.
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_name(name)} = {_value(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    # TOML's basic strings, numbers and truth values are written as JSON's.
     return json.dumps(value)

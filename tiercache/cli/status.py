@@ -101,6 +101,8 @@ def _dirty(dirty: dict[str, Any]) -> Iterator[Text]:
         yield Text(f"and {dirty['files'] - DIRTY_SHOWN_MAX} more")
 
 
+_LEVELS = {"memory": "this node's memory", "local": "this node's disk", "origin": "the origin"}
+
 _IO = {
     "passthrough": "by the kernel, from the local file (passthrough)",
     "cached": "through the engine and the page cache",
@@ -115,11 +117,12 @@ def print_path(file: dict[str, Any]) -> None:
         "path": file["path"],
         "kind": file["kind"],
         "state": file["state"],
-        "safe on": {"memory": "this node's memory", "local": "this node's disk", "origin": "the origin"}.get(
-            file["durable"], file["durable"]
-        ),
+        "safe on": _LEVELS.get(file["durable"], file["durable"]),
         "size": format_size(file["size_bytes"]),
     }
+    if "ack" in file:
+        who = "fsync and close wait" if file["sync_on_close"] else "fsync waits"
+        rows["promise"] = f"{who} for {_LEVELS.get(file['ack'], file['ack']) if file['ack'] != 'memory' else 'nothing'}"
     if file["state"] != "clean":
         rows["sent"] = format_size(file["sent_bytes"])
     if file["last_error"]:

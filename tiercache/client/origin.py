@@ -11,8 +11,9 @@ from tiercache.client.connection import Connection
 from tiercache.client.local import FOREVER_NS, Attachment, Copied
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
+from tiercache.engine.promises import Promises
 from tiercache.errors import Absent, Broken, Changed
-from tiercache.model import Entry, Key, Kind, VersionId, parent_of
+from tiercache.model import Durability, Entry, Key, Kind, VersionId, parent_of
 from tiercache.origins.base import Capability
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class RemoteOrigin:
 
     def _attach(self, connection: Connection) -> Attachment:
         answer = connection.request("attach", dict(self._request))
+        self._promises = Promises.from_plain(answer["promises"])
         return Attachment(
             run_id=connection.hello.run_id,
             number=answer["namespace"],
@@ -154,7 +156,14 @@ class RemoteOrigin:
 
     def state(self, key: Key) -> str:
         """What the newest bytes of a name have reached: ``clean``, ``staged``, ``sealed``, ``uploading``, …"""
-        return str(self.request("state", key=key))
+        return str(self.request("state", key=key)["state"])
+
+    def reached(self, key: Key, entry: Entry) -> dict[str, Any]:
+        """How far the bytes of an entry have come (``state``, ``durable``, ``error``), and what is promised of the
+        file (``ack``, ``sync_on_close``)."""
+        told = self.request("state", key=key) if entry.staged else {"state": "clean", "durable": "origin", "error": ""}
+        promise = self._promises.of(key, entry.xattrs)
+        return {**told, "ack": promise.fsync.label, "sync_on_close": promise.close is not Durability.MEMORY}
 
     def checkpoints(self, directory: Key) -> Told:
         """The checkpoints in a directory, the latest first: name, complete, lacks, level, files, size_bytes, saved."""

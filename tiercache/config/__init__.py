@@ -1,7 +1,7 @@
 """Settings from file, environment and options, checked, with one clear line for what is wrong."""
 
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
-from tiercache.config.profiles import PROFILES, Profile, ProfileName
+from tiercache.config.profiles import NO_REPLICAS, PROFILES, Ack, Profile, ProfileName
 from tiercache.config.schema import (
     CatalogConfig,
     CheckpointsConfig,
@@ -15,6 +15,7 @@ from tiercache.config.schema import (
     OriginConfig,
     RamConfig,
     ReadaheadConfig,
+    RuleConfig,
     StagingConfig,
     UploadConfig,
 )
@@ -23,7 +24,9 @@ from tiercache.errors import ConfigError
 from tiercache.units import Size
 
 __all__ = [
+    "NO_REPLICAS",
     "PROFILES",
+    "Ack",
     "CatalogConfig",
     "CheckpointsConfig",
     "ClientName",
@@ -39,6 +42,7 @@ __all__ = [
     "ProfileName",
     "RamConfig",
     "ReadaheadConfig",
+    "RuleConfig",
     "Size",
     "StagingConfig",
     "UploadConfig",

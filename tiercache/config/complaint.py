@@ -28,6 +28,7 @@ _TYPES = {
     "path": "a path",
     "dict": "a section of keys",
     "model": "a section of keys",
+    "tuple": "a list of sections",
     "finite_number": "a finite number",
 }
 _BOUNDS = {
@@ -108,13 +109,14 @@ def _short(value: object) -> str:
 
 
 def _keys_of(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The keys that the section at ``path`` allows; a dictionary of sections takes any name for one step."""
+    """The keys that the section at ``path`` allows; a dictionary of sections takes any name for one step,
+    a list of them any number."""
     kind: Any = model
     for part in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             kind = kind.model_fields[part].annotation
         else:
-            kind = get_args(kind)[-1]
+            kind = [kind for kind in get_args(kind) if kind is not ...][-1]
         if get_origin(kind) in (Union, types.UnionType):
             kind = get_args(kind)[0]
     return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []

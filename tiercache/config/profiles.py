@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tiercache.config.fields import Duration
 
 ProfileName = Literal["dataset", "checkpoint", "weights", "scratch", "general"]
-Ack = Literal["memory", "local", "origin"]
+NO_REPLICAS = "replica needs a durable cluster, and none is configured; allowed: memory, local, origin"
+
+
+def _possible(level: str) -> str:
+    if level == "replica":
+        raise ValueError(NO_REPLICAS)
+    return level
+
+
+Ack = Annotated[Literal["memory", "local", "replica", "origin"], AfterValidator(_possible)]
+"""A level of ``model.Durability`` that fsync can wait for."""
 
 
 class Profile(BaseModel):

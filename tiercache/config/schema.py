@@ -6,13 +6,13 @@ import hashlib
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tiercache.config.fields import Bytes, Count, Duration, Patterns, Rate, Share, Windows, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
-from tiercache.config.profiles import PROFILES, Profile, ProfileName
+from tiercache.config.profiles import PROFILES, Ack, Profile, ProfileName
 from tiercache.units import GIB, KIB, MIB, Size
 
 PREFIX = "TIERCACHE_"
@@ -222,8 +222,26 @@ class ProfileConfig(Section):
     read_only: bool | None = None
     upload: bool | None = None
     posix_metadata: bool | None = None
-    ack: Literal["memory", "local", "origin"] | None = None
+    ack: Ack | None = None
     sync_on_close: bool | None = None
+
+
+class RuleConfig(Section):
+    """What is promised of files by their path, whatever their profile says. Of several rules that match, the first
+    that tells a thing tells it."""
+
+    path: str = Field(min_length=1)
+    """A glob over a file's path at its origin. One that begins with a slash begins at the top (of the bucket, or of the
+    file tree), another anywhere; one that ends with a slash means all that is below. ``*`` and ``?`` stay within one
+    name, ``**`` stands for any number of directories."""
+    ack: Ack | None = None
+    sync_on_close: bool | None = None
+
+    @model_validator(mode="after")
+    def _tells_something(self) -> Self:
+        if self.ack is None and self.sync_on_close is None:
+            raise ValueError("tells nothing; allowed: ack, sync_on_close")
+        return self
 
 
 class Config(Section):
@@ -248,6 +266,7 @@ class Config(Section):
     catalog: CatalogConfig = CatalogConfig()
     profiles: dict[ProfileName, ProfileConfig] = Field(default_factory=dict)
     origins: dict[str, OriginConfig] = Field(default_factory=dict)
+    rules: tuple[RuleConfig, ...] = ()
 
     def profile(self, name: ProfileName) -> Profile:
         """The built-in profile with this configuration's changes."""

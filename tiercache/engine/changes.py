@@ -10,6 +10,7 @@ from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.entries import absent_entry, attributes_of, entry_of, now_ns, with_attributes
 from tiercache.engine.names import Names, show
 from tiercache.engine.parting import Parting
+from tiercache.engine.promises import inherited
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import (
@@ -47,6 +48,7 @@ class Changes:
         """Make a directory: a real one, or a marker object where directories are prefixes."""
         tree = self._tree
         async with tree.hold(key):
+            attributes = attributes._replace(xattrs=inherited(tree.entry(parent_of(key))))
             make = partial(tree.origin.make_directory, key, attributes)
             made = await self._make(key, Kind.DIRECTORY, make, attributes, resumed=resumed)
             tree.kept_directories.discard(key)

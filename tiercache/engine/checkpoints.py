@@ -80,7 +80,7 @@ def _saved(namespace: Namespace, name: bytes, entry: Entry) -> SavedFile:
     writes = namespace.writes
     live = namespace.tree.live.get(entry.inode)
     writing = live is not None and live.writers > 0
-    return SavedFile(name, entry.size_bytes, entry.mtime_ns, writes.durable(entry), writes.state(entry), writing)
+    return SavedFile(name, entry.size_bytes, entry.mtime_ns, writes.durable(entry).label, writes.state(entry), writing)
 
 
 async def _children(namespace: Namespace, directory: Key) -> list[tuple[bytes, Entry]]:

@@ -10,11 +10,12 @@ from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import inherited
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, Lost, NotDirectory
 from tiercache.journal import ConditionKind, StagedRecord
-from tiercache.model import Attributes, Entry, Key, Kind, StagedState, parent_of
+from tiercache.model import Attributes, Durability, Entry, Key, Kind, StagedState, parent_of
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
 
@@ -41,7 +42,9 @@ class ClientFiles:
         if found is not None and exclusive:
             raise Exists(f"{show(key)}: exists already")
         at_ns = now_ns()
-        attributes = Attributes(0o644, os.getuid(), os.getgid(), at_ns, at_ns, at_ns)
+        attributes = Attributes(
+            0o644, os.getuid(), os.getgid(), at_ns, at_ns, at_ns, inherited(self._tree.entry(parent_of(key)))
+        )
         condition = ConditionKind.IF_ABSENT if exclusive else ConditionKind.ALWAYS
         if found is not None:
             attributes = attributes_of(found)._replace(mtime_ns=at_ns, ctime_ns=at_ns)
@@ -109,9 +112,9 @@ class ClientFiles:
             async with self._tree.hold(key):
                 record = self._record(staged_id)
                 if record.key == key:  # else its directory was moved while we waited
-                    entry = await self._publish_held(record, sync=sync)
+                    entry, level = await self._publish_held(record, sync=sync)
                     break
-        await self._writes.closes.wait_closed(staged_id, synced=sync)
+        await self._writes.closes.wait_closed(staged_id, level)
         return self._tree.entry(record.key) or entry
 
     def _record(self, staged_id: int) -> StagedRecord:
@@ -120,7 +123,7 @@ class ClientFiles:
             raise Absent(f"there is no staged file {staged_id}")
         return record
 
-    async def _publish_held(self, record: StagedRecord, *, sync: bool) -> Entry:
+    async def _publish_held(self, record: StagedRecord, *, sync: bool) -> tuple[Entry, Durability]:
         key, staged = record.key, self._staging.open(record.id)
         replaced = await self._present(key, sure=record.condition is not ConditionKind.ALWAYS)
         if replaced is not None and record.condition is ConditionKind.IF_ABSENT:
@@ -145,10 +148,11 @@ class ClientFiles:
             # In one step with the new entry: the older upload may end any time, and must not take the name back.
             self._parting.done(key, replaced)
         # Sealed before the older one is dropped: at no moment does a crash lose both.
-        await self._writes.closes.seal_closed(live, staged, sync=sync)
+        level = self._writes.closes.promise(live).published(synced=sync)
+        await self._writes.closes.seal_closed(live, staged, level)
         if replaced is not None:
             await self._drop_older(replaced, older, staged.id)
-        return entry
+        return entry, level
 
     async def _drop_older(self, replaced: Entry, older: LiveInode | None, newer_id: int) -> None:
         """The file that had the name is an unlinked inode now. An upload of it that is due gives way to the newer one

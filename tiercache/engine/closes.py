@@ -8,75 +8,80 @@ from tiercache.engine.lending import Lending
 from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import Promise, Promises
 from tiercache.engine.tree import Tree
 from tiercache.errors import InUse
 from tiercache.journal import StagedRecord
-from tiercache.model import Entry, Key, StagedState, is_below
+from tiercache.model import Durability, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
 
 
 class Closes:
-    """Sealing and waiting, for inodes of one tree under one profile's promises."""
+    """Sealing and waiting, for inodes of one tree under one namespace's promises."""
 
-    def __init__(self, tree: Tree, names: Names, profile: Profile, parts: Parts, lending: Lending) -> None:
+    def __init__(
+        self, tree: Tree, names: Names, profile: Profile, promises: Promises, parts: Parts, lending: Lending
+    ) -> None:
         self._tree = tree
         self._names = names
         self._profile = profile
+        self._promises = promises
         self._staging = parts.staging
         self._journal = parts.journal
         self._writeback = parts.writeback
         self._lending = lending
 
+    def promise(self, live: LiveInode) -> Promise:
+        """What is promised of this file now."""
+        return self._promises.of(live.key, live.entry.xattrs)
+
     def flushed(self, live: LiveInode) -> bool:
         """Whether there is nothing to do, nor to tell, when a descriptor that may write is closed."""
         if live.staged is None:
             return True
-        return not self._syncs_at_close and self._writeback.error_of(live.staged.id) is None
+        return self.promise(live).close is Durability.MEMORY and self._writeback.error_of(live.staged.id) is None
 
     async def flush(self, live: LiveInode) -> None:
         """A descriptor was closed: what close promises of the bytes that are there now. Their way to the origin begins
         when the last descriptor of the last handle is gone, since copies of this one may still write, in other
         processes too; unless the promise is that the origin has them when close returns."""
-        staged = live.staged
-        if staged is None:
-            return
-        if self._syncs_at_close and self._profile.ack == "origin":
-            await self.close_written(live, staged)
-            return
-        self._tell_failure(staged)
-        if self._syncs_at_close:
-            await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
-
-    @property
-    def _syncs_at_close(self) -> bool:
-        return self._profile.sync_on_close and self._profile.ack != "memory"
-
-    async def close_written(self, live: LiveInode, staged: StagedFile) -> None:
-        """Seal what is there, and wait for what close promises under this profile."""
-        async with self._tree.name_of(live):
-            await self.seal_closed(live, staged)
-        await self.wait_closed(staged.id)
-
-    async def seal_closed(self, live: LiveInode, staged: StagedFile, *, sync: bool = False) -> None:
-        """The half of it that whoever holds the name does. ``sync``: with what fsync promises."""
-        self._tell_failure(staged)
-        await self.seal_held(live, sync=(sync or self._profile.sync_on_close) and self._profile.ack != "memory")
-
-    async def wait_closed(self, staged_id: int, *, synced: bool = False) -> None:
-        """The half that takes as long as the upload."""
-        if (synced or self._profile.sync_on_close) and self._profile.ack == "origin":
-            await self._writeback.wait(staged_id)
+        await self._bring(live, self.promise(live).close)
 
     async def fsync(self, live: LiveInode) -> None:
-        """Data, then the journal; with ``ack = origin`` also the upload."""
+        """What fsync promises of them."""
+        await self._bring(live, self.promise(live).fsync)
+
+    async def _bring(self, live: LiveInode, level: Durability) -> None:
+        """Return when the bytes that are there now have reached the level: of the engine's own memory they are part
+        already; on the disk are the data, then the journal; at the origin is what was uploaded."""
         staged = live.staged
         if staged is None:
             return
         self._tell_failure(staged)
+        if level is Durability.MEMORY:
+            return
         await self._writeback.sync(staged.id, attributes=attributes_of(live_entry(live)))
-        if self._profile.ack == "origin":
+        if level is Durability.ORIGIN:
+            self._require_sealable(live)
             await self.seal(live)
             await self._writeback.wait(staged.id)
+
+    def _require_sealable(self, live: LiveInode) -> None:
+        if live.lent_for_writing and live.key is not None:
+            raise InUse(
+                f"{show(live.key)}: cannot wait for the origin, since the kernel writes the file by itself; "
+                "close it and open it again"
+            )
+
+    async def seal_closed(self, live: LiveInode, staged: StagedFile, level: Durability) -> None:
+        """A client's file is published: what whoever holds the name does for the level."""
+        self._tell_failure(staged)
+        await self.seal_held(live, sync=level is not Durability.MEMORY)
+
+    async def wait_closed(self, staged_id: int, level: Durability) -> None:
+        """The rest, which takes as long as the upload."""
+        if level is Durability.ORIGIN:
+            await self._writeback.wait(staged_id)
 
     async def seal(self, live: LiveInode) -> None:
         """Start the upload of what was written, unless the profile keeps it here or it has no name. Waits while the

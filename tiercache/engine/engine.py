@@ -14,7 +14,7 @@ import trio
 
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
-from tiercache.config import PROFILES, Config, ProfileName
+from tiercache.config import PROFILES, Config, Profile, ProfileName
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
@@ -24,6 +24,7 @@ from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import Promises
 from tiercache.engine.status import Status
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
@@ -71,7 +72,7 @@ class Engine:
         self._drained = False
         self.nursery: trio.Nursery
         """For services that use the engine's state: they have ended when it is closed, after a crash too."""
-        self._namespaces: dict[tuple[OriginId, ProfileName], Namespace] = {}
+        self._namespaces: dict[tuple[OriginId, Profile], Namespace] = {}
         self.memory: Memory
         self.catalog: Catalog
         self.cache: Cache
@@ -336,8 +337,14 @@ class Engine:
 
     def namespace(self, origin: OriginId, profile: str) -> Namespace:
         """The view of an attached origin under a profile."""
-        settings = self.config.profile(profile_name(profile))
-        found = self._namespaces.get((origin, settings.name))
+        return self._namespace(origin, self.config.profile(profile_name(profile)))
+
+    def promising(self, namespace: Namespace, promise: Mapping[str, Any]) -> Namespace:
+        """The same view with another ``ack`` or ``sync_on_close``, where ``promise`` has one."""
+        return self._namespace(namespace.origin_id, namespace.profile.model_copy(update=dict(promise)))
+
+    def _namespace(self, origin: OriginId, settings: Profile) -> Namespace:
+        found = self._namespaces.get((origin, settings))
         if found is None:
             tree = self.trees.get(origin)
             if tree is None:
@@ -351,7 +358,8 @@ class Engine:
                 self.orphans,
                 self.config.checkpoints,
             )
-            found = self._namespaces[origin, settings.name] = Namespace(tree, settings, parts)
+            promises = Promises(settings.ack, settings.sync_on_close, self.config.rules)
+            found = self._namespaces[origin, settings] = Namespace(tree, settings, promises, parts)
         return found
 
     async def drain(self, deadline_s: float, *, mountpoint: str | None = None) -> DrainResult:

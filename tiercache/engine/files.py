@@ -12,6 +12,7 @@ from tiercache.engine.handle import Handle
 from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import Xattrs, inherited
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Changed, Exists, NotDirectory, TierCacheError
@@ -128,6 +129,7 @@ class Files:
                 parent = await self._names.lookup(parent_of(key))
                 if parent.kind is not Kind.DIRECTORY:
                     raise NotDirectory(f"{show(parent_of(key))}: not a directory")
+                attributes = attributes._replace(xattrs=inherited(parent))
                 live = await self._make(key, attributes, _condition(exclusive=exclusive))
                 return live.entry, self._handle(live, live.entry, writable=True, append=append)
         if exclusive:
@@ -150,7 +152,7 @@ class Files:
             return None
         if not self._tree.are_free(key):
             return None
-        entry = self._new_entry(attributes)
+        entry = self._new_entry(attributes._replace(xattrs=inherited(parent)))
         staged = self._writes.stages.stage_now(key, entry, _condition(exclusive=exclusive))
         if staged is None:
             return None
@@ -209,9 +211,9 @@ class Files:
         """Let the disk begin to read a complete copy; whether there is one."""
         return self._cache.expect_read(version, length)
 
-    def lendable(self, version: VersionRef) -> int | None:
+    def lendable(self, version: VersionRef, xattrs: Xattrs) -> int | None:
         """The same of a copy that may be lent to the kernel."""
-        return self._writes.stages.lending.readable(version)
+        return self._writes.stages.lending.readable(version, xattrs)
 
     def open_complete(self, version: VersionRef) -> int | None:
         """A descriptor of the complete, checked local copy of ``version``, or None."""

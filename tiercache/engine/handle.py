@@ -238,9 +238,11 @@ class Handle:
         live = self._live
         if live.staged is None:
             clean = self.version is not None and not self.writable
-            return self._files.lendable(self.version) if clean and self.version is not None else None
+            xattrs = live.entry.xattrs
+            return self._files.lendable(self.version, xattrs) if clean and self.version is not None else None
         if self.writable:
-            return self._writes.stages.lending.writable(live.staged, lent=live.lent_inode == live.staged.inode)
+            lent = live.lent_inode == live.staged.inode
+            return self._writes.stages.lending.writable(live.staged, live.key, live.entry.xattrs, lent=lent)
         # Who only reads it may have it in every state: where the kernel has it already, it takes nothing else.
         return live.staged.fd if live.lent_inode else None
 

@@ -16,10 +16,11 @@ from tiercache.cache import Cache, VersionRef
 from tiercache.config import Profile
 from tiercache.engine.live import LiveInode
 from tiercache.engine.names import show
+from tiercache.engine.promises import Promises, Xattrs
 from tiercache.engine.tree import Tree
 from tiercache.errors import Changed
 from tiercache.journal import Journal
-from tiercache.model import Entry, StagedState
+from tiercache.model import Durability, Entry, Key, StagedState
 from tiercache.staging import StagedFile, Staging
 
 HEADROOM_SHARE = 0.25
@@ -41,27 +42,34 @@ class TakenOver(NamedTuple):
 class Lending:
     """What ``Writes`` needs for lent files, under one profile."""
 
-    def __init__(self, tree: Tree, profile: Profile, cache: Cache, staging: Staging, journal: Journal) -> None:
+    def __init__(
+        self, tree: Tree, profile: Profile, promises: Promises, cache: Cache, staging: Staging, journal: Journal
+    ) -> None:
         self._tree = tree
         self._cache = cache
         self._staging = staging
         self._journal = journal
-        # With ``ack = origin`` fsync and close seal, and what is sealed goes up while programs may still write to it.
-        # So nothing is lent there that may be written, and nothing for reading that a writer would have to share.
-        self._lends = profile.read_only or profile.ack != "origin"
+        self._read_only = profile.read_only
+        self._promises = promises
 
-    def readable(self, version: VersionRef) -> int | None:
+    def _lends(self, key: Key | None, xattrs: Xattrs) -> bool:
+        """With ``ack = origin`` fsync and close seal, and what is sealed goes up while programs may still write to it.
+        So nothing is lent there that may be written, and nothing for reading that a writer would have to share."""
+        return self._read_only or self._promises.of(key, xattrs).fsync is not Durability.ORIGIN
+
+    def readable(self, version: VersionRef, xattrs: Xattrs) -> int | None:
         """A descriptor of the complete, checked copy on the NVMe tier; good until the next call of the cache."""
-        if not self._lends:
+        if not self._lends(version.key, xattrs):
             return None
         return self._cache.open_local(version, on_nvme=True)
 
-    def writable(self, staged: StagedFile, *, lent: bool) -> int | None:
+    def writable(self, staged: StagedFile, key: Key | None, xattrs: Xattrs, *, lent: bool) -> int | None:
         """A descriptor of a staged file that programs may write without asking for room. One that is ``lent`` already
         has to be shared, however little room there is."""
         record = self._journal.get(staged.id)
         open_for_writing = record is None or record.state is StagedState.STAGED
-        if not (self._lends and open_for_writing and (lent or self._has_headroom())):
+        lends = self._lends(key, xattrs)
+        if not (lends and open_for_writing and (lent or self._has_headroom())):
             return None
         return staged.fd
 

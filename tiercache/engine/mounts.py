@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tiercache.engine.namespace import Namespace
+from tiercache.engine.promises import level_of
 from tiercache.errors import MountError, TierCacheError
 from tiercache.journal import StagedRecord
 from tiercache.model import Key, OriginId, is_below
@@ -33,7 +34,7 @@ class Mount:
     root: Key
     read_only: bool
     settings: dict[str, Any] = field(default_factory=dict)
-    """What it was asked for with: client, options (secrets too), profile, mount_options."""
+    """What it was asked for with: client, options (secrets too), profile, promise, mount_options."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The supervisor's name for it."""
     outlives: bool = False
@@ -86,21 +87,26 @@ class Mounts:
         client: str = "",
         options: dict[str, Any] | None = None,
         profile: str = "",
+        promise: dict[str, Any] | None = None,
         read_only: bool = False,
         mount_options: dict[str, Any] | None = None,
     ) -> Mount:
-        """Attach the origin and mount it; returns when the mount answers."""
+        """Attach the origin and mount it; returns when the mount answers. ``promise``: the ``ack`` and
+        ``sync_on_close`` of this mount, where the profile's are not meant."""
         mountpoint = _absolute(mountpoint)
         earlier = self._at(mountpoint)
         if earlier is not None:
             await self._parted_by_others(earlier)
         if (there := self._at(mountpoint)) is not None:
             raise MountError(f"{mountpoint}: {there.url} is mounted there already")
+        promise = _promise(**promise or {})
         namespace, root = await self._engine.attach(url, client, options, profile)
+        namespace = self._engine.promising(namespace, promise)
         settings = {
             "client": client,
             "options": options or {},
             "profile": profile,
+            "promise": promise,
             "mount_options": mount_options or {},
         }
         mount = Mount(mountpoint, url, namespace, root, read_only or namespace.read_only, settings)
@@ -175,9 +181,11 @@ class Mounts:
             try:
                 legacy = Legacy.of(asked["session"], item.descriptors)
                 settings = {name: asked[name] for name in ("client", "options", "profile", "mount_options")}
+                settings["promise"] = asked.get("promise", {})
                 namespace, root = await self._engine.attach_again(
                     asked["url"], asked["client"], asked["options"], asked["profile"]
                 )
+                namespace = self._engine.promising(namespace, settings["promise"])
             except (TierCacheError, KeyError, ValueError) as error:
                 log.error("%s: cannot be taken over, it is given up: %s", asked.get("mountpoint"), error)
                 await self._engine.keeper.release(item.id)
@@ -323,6 +331,14 @@ class _Started:
     def started(self, serving: Serving) -> None:
         self.reported = True
         self._task_status.started(serving)
+
+
+def _promise(*, ack: str | None = None, sync_on_close: bool | None = None) -> dict[str, Any]:
+    """What was asked for; InvalidArgument or Unsupported for a level that cannot be promised."""
+    if ack is not None:
+        level_of(ack)
+    asked = {"ack": ack, "sync_on_close": sync_on_close}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _absolute(path: str) -> str:

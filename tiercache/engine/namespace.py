@@ -19,6 +19,7 @@ from tiercache.engine.live import live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import Promises
 from tiercache.engine.renames import Renames
 from tiercache.engine.resumption import Resumption
 from tiercache.engine.tree import ChangeListener, Tree
@@ -36,11 +37,12 @@ Children = list[tuple[bytes, Entry]]
 class Namespace:
     """Every operation on names and files. Trio thread only; keys are full keys; errors are the domain's."""
 
-    def __init__(self, tree: Tree, profile: Profile, parts: Parts) -> None:
+    def __init__(self, tree: Tree, profile: Profile, promises: Promises, parts: Parts) -> None:
         self.tree = tree
         self.profile = profile
+        self.promises = promises
         self.names = Names(tree, profile)
-        self.writes = Writes(tree, self.names, profile, parts)
+        self.writes = Writes(tree, self.names, profile, promises, parts)
         self.files = Files(tree, self.names, self.writes, parts)
         parting = Parting(tree, self.names, self.files, self.writes)
         self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parting, parts)

@@ -13,6 +13,7 @@ from tiercache.engine.lending import Lending
 from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import Promises
 from tiercache.engine.tree import Tree
 from tiercache.errors import Broken, Changed, ReadOnly
 from tiercache.journal import ConditionKind, StagedRecord
@@ -26,7 +27,7 @@ COPY_CHUNK_BYTES = 4 * 1024 * 1024
 class Stages:
     """Makes staged files and their records, for inodes of one tree under one profile."""
 
-    def __init__(self, tree: Tree, names: Names, profile: Profile, parts: Parts) -> None:
+    def __init__(self, tree: Tree, names: Names, profile: Profile, promises: Promises, parts: Parts) -> None:
         self._tree = tree
         self._names = names
         self._profile = profile
@@ -35,7 +36,7 @@ class Stages:
         self._journal = parts.journal
         self._writeback = parts.writeback
         self._orphans = parts.orphans
-        self.lending = Lending(tree, profile, parts.cache, parts.staging, parts.journal)
+        self.lending = Lending(tree, profile, promises, parts.cache, parts.staging, parts.journal)
 
     def is_writable(self, staged: StagedFile) -> bool:
         """Not sealed; a file without a record is an unlinked one, of which nothing will be sent."""

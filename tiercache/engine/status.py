@@ -10,7 +10,7 @@ import tiercache
 from tiercache.catalog import VersionRecord
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
-from tiercache.model import BLOCK_SIZE_BYTES, Key, Kind, OriginId, Tier
+from tiercache.model import BLOCK_SIZE_BYTES, Durability, Key, Kind, OriginId, Tier
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
@@ -51,6 +51,8 @@ class Status:
                     "mountpoint": mount.mountpoint,
                     "url": mount.url,
                     "profile": mount.namespace.profile.name,
+                    "ack": mount.namespace.profile.ack,
+                    "sync_on_close": mount.namespace.profile.sync_on_close,
                     "driver": mount.serving.driver.name if mount.serving is not None else "",
                     "read_only": mount.read_only,
                     "elsewhere": mount.elsewhere,
@@ -107,10 +109,13 @@ class Status:
         if entry.kind is Kind.FILE:
             answer["io"] = self._engine.mounts.io_modes(namespace.origin_id, entry.inode)
             answer["resident"] = self._resident(namespace, key)
+            promise = namespace.promises.of(key, entry.xattrs)
+            answer["ack"] = promise.fsync.label
+            answer["sync_on_close"] = promise.close is not Durability.MEMORY
         if entry.staged:
             file = next((f for f in self._engine.writeback.status() if f.id == entry.staged), None)
             answer["state"] = namespace.writes.state(entry)
-            answer["durable"] = namespace.writes.durable(entry)
+            answer["durable"] = namespace.writes.durable(entry).label
             answer["sent_bytes"] = file.sent_bytes if file else 0
             answer["last_error"] = file.last_error if file else ""
         return answer

@@ -11,10 +11,11 @@ from tiercache.engine.entries import attributes_of, now_ns, with_attributes
 from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names
 from tiercache.engine.parts import Parts
+from tiercache.engine.promises import Promises
 from tiercache.engine.stages import Stages
 from tiercache.engine.tree import Tree
 from tiercache.errors import InvalidArgument, TooLarge, Unsupported
-from tiercache.model import Attributes, Entry, Key
+from tiercache.model import Attributes, Durability, Entry, Key
 from tiercache.staging import StagedFile
 from tiercache.units import format_size
 
@@ -30,12 +31,12 @@ class Writes:
     """Bytes and attributes of inodes of one tree under one profile. How files come to be staged and what becomes of
     them are those of ``Stages`` and ``Closes``."""
 
-    def __init__(self, tree: Tree, names: Names, profile: Profile, parts: Parts) -> None:
+    def __init__(self, tree: Tree, names: Names, profile: Profile, promises: Promises, parts: Parts) -> None:
         self._tree = tree
         self._staging = parts.staging
         self._journal = parts.journal
-        self.stages = Stages(tree, names, profile, parts)
-        self.closes = Closes(tree, names, profile, parts, self.stages.lending)
+        self.stages = Stages(tree, names, profile, promises, parts)
+        self.closes = Closes(tree, names, profile, promises, parts, self.stages.lending)
 
     # -- bytes --------------------------------------------------------------------------------------
 
@@ -132,10 +133,17 @@ class Writes:
         record = self._journal.get(entry.staged) if entry.staged else None
         return str(record.state) if record is not None else "clean"
 
-    def durable(self, entry: Entry) -> str:
-        """What the newest bytes survive for certain: ``memory`` (the engine's crash only), ``local`` (power loss) or
-        ``origin`` (loss of the node)."""
+    def error(self, entry: Entry) -> str:
+        """What keeps the newest bytes from the origin, as the last try told it; nothing where there is no trouble."""
+        record = self._journal.get(entry.staged) if entry.staged else None
+        return record.last_error if record is not None else ""
+
+    def durable(self, entry: Entry) -> Durability:
+        """The level that the newest bytes have reached for certain."""
         record = self._journal.get(entry.staged) if entry.staged else None
         if record is None:
-            return "origin"
-        return "local" if record.synced_bytes >= entry.size_bytes and not record.suspect else "memory"
+            return Durability.ORIGIN
+        synced = not record.suspect and record.synced_bytes >= entry.size_bytes
+        # What was there when it was synced may have been written anew since.
+        unchanged = synced and self._staging.mtime_ns(record.id) == record.synced_ns
+        return Durability.LOCAL if unchanged else Durability.MEMORY

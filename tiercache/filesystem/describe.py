@@ -10,8 +10,9 @@ from tiercache.model import SPECIAL_KINDS, Entry, Kind
 TYPES = {Kind.FILE: "file", Kind.DIRECTORY: "directory", Kind.SYMLINK: "link", **dict.fromkeys(SPECIAL_KINDS, "other")}
 
 
-def describe(name: str, entry: Entry, state: str) -> dict[str, Any]:
-    """The entry under fsspec's names; times are seconds since the epoch, ``tiercache`` is the file's durability."""
+def describe(name: str, entry: Entry, reached: dict[str, Any]) -> dict[str, Any]:
+    """The entry under fsspec's names; times are seconds since the epoch, ``tiercache`` tells what the file's bytes have
+    ``reached``."""
     if entry.kind is Kind.DIRECTORY:
         return {"name": name, "size": 0, "type": "directory", "mode": entry.mode, "mtime": entry.mtime_ns / 1e9}
     return {
@@ -27,7 +28,7 @@ def describe(name: str, entry: Entry, state: str) -> dict[str, Any]:
         "ino": entry.inode,
         "nlink": entry.link_count,
         "islink": entry.kind is Kind.SYMLINK,
-        "tiercache": state,
+        "tiercache": reached,
     }
 
 

@@ -27,7 +27,7 @@ class NamesFileSystem(OriginFileSystem):
         with raising(path):
             entry = origin.info(key)
             if entry.kind is Kind.SYMLINK:
-                return self._describe_link(path, entry, *origin.follow(key, entry))
+                return self._describe_link(path, entry, origin, *origin.follow(key, entry))
             return self._describe(path, entry, origin, key)
 
     def exists(self, path: Any, **kwargs: Any) -> bool:
@@ -208,7 +208,7 @@ class NamesFileSystem(OriginFileSystem):
         return not path
 
     def _describe(self, name: str, entry: Entry, origin: RemoteOrigin, key: Key) -> Info:
-        return describe(name, entry, origin.state(key) if entry.staged else "clean")
+        return describe(name, entry, origin.reached(key, entry) if entry.kind is not Kind.DIRECTORY else {})
 
     def _describe_listed(self, name: str, entry: Entry, origin: RemoteOrigin, key: Key) -> Info:
         if entry.kind is not Kind.SYMLINK:
@@ -216,14 +216,14 @@ class NamesFileSystem(OriginFileSystem):
         try:
             target_key, target = origin.follow(key, entry)
         except TierCacheError:
-            return describe(name, entry, "clean")
+            return describe(name, entry, origin.reached(key, entry))
         if target.kind is Kind.DIRECTORY:
             # Not as a directory: a walk would never end where a link points upwards.
-            return describe(name, entry, "clean")
-        return self._describe_link(name, entry, target_key, target)
+            return describe(name, entry, origin.reached(key, entry))
+        return self._describe_link(name, entry, origin, target_key, target)
 
-    def _describe_link(self, name: str, link: Entry, key: Key, target: Entry) -> Info:
-        info = describe(name, target, "staged" if target.staged else "clean")
+    def _describe_link(self, name: str, link: Entry, origin: RemoteOrigin, key: Key, target: Entry) -> Info:
+        info = self._describe(name, target, origin, key)
         return {**info, "islink": True, "destination": link.link_target.decode("utf-8", "surrogateescape")}
 
 

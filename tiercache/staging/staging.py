@@ -223,6 +223,13 @@ class Staging:
         self._charge_as(staged_id, min(status.st_size, status.st_blocks * 512))
         return status.st_size
 
+    def mtime_ns(self, staged_id: int) -> int:
+        """Time of the last change of the file's bytes, whoever made it; 0 if it is gone."""
+        try:
+            return os.stat(self.path(staged_id)).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def found(self, staged_id: int, file: FoundFile) -> None:
         """Account for a file that an earlier run left."""
         self.ids_after(staged_id)

@@ -87,12 +87,14 @@ async def drain(call: Call, *, deadline_s: float) -> dict[str, Any]:
 
 @operation(Nature.CHANGE)
 async def mount(call: Call, *, url: str, mountpoint: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """``settings``: client, options, profile, read_only, mount_options."""
+    """``settings``: client, options, profile, promise, read_only, mount_options."""
     made = await call.engine.mounts.mount(url, mountpoint, **settings)
     return {
         "mountpoint": made.mountpoint,
         "url": made.url,
         "profile": made.namespace.profile.name,
+        "ack": made.namespace.profile.ack,
+        "sync_on_close": made.namespace.profile.sync_on_close,
         "read_only": made.read_only,
     }
 

@@ -25,6 +25,7 @@ async def attach(call: Call, *, url: str, client: str, options: dict[str, Any], 
         "read_only": namespace.read_only,
         "ttl_s": namespace.profile.ttl_s,
         "negative_ttl_s": namespace.profile.negative_ttl_s,
+        "promises": namespace.promises.plain(),
     }
 
 
@@ -105,10 +106,16 @@ async def setattr_(call: Call, *, namespace: int, key: bytes, changes: dict[str,
 
 
 @operation(Nature.READ)
-async def state(call: Call, *, namespace: int, key: bytes) -> str:
-    """What the bytes of a name have reached, as ``user.tiercache.state`` tells it."""
+async def state(call: Call, *, namespace: int, key: bytes) -> dict[str, str]:
+    """What the bytes of a name have reached: ``state`` and ``durable`` as the attributes of these names tell them, and
+    the ``error`` that keeps them from the origin."""
     space = call.namespace(namespace)
-    return str(space.writes.state(await space.lookup(key)))
+    entry = await space.lookup(key)
+    return {
+        "state": space.writes.state(entry),
+        "durable": space.writes.durable(entry).label,
+        "error": space.writes.error(entry),
+    }
 
 
 @operation(Nature.CHANGE)
