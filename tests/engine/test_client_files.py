@@ -162,3 +162,18 @@ def test_a_file_that_is_being_written_keeps_its_conditions_when_its_directory_mo
             assert ground.get(f"new/{name}") == b"foreign"
 
     run(scenario)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_published_file_that_stays_on_this_node_outlives_the_engine(ground: Ground, sync: bool) -> None:
+    async def write() -> None:
+        async with ground.engine("scratch", profiles={"scratch": {"ack": "local"}}) as (_, names):
+            for data in (b"older", b"bytes"):
+                await names.publish(await stage(names, ground.key("k"), data), sync=sync)
+
+    async def read() -> None:
+        async with ground.engine("scratch") as (_, names):
+            assert await read_file(names, ground.key("k")) == b"bytes"
+
+    run(write)
+    run(read)

@@ -129,14 +129,20 @@ class Closes:
             live.entry = self._tree.put_names(live.key, entry)
             if self._profile.upload:
                 await self._writeback.seal(staged.id, attributes=attributes_of(entry), sync=sync)
-            elif sync:
-                await self._writeback.sync(staged.id, attributes=attributes_of(entry))
             else:
                 await self._journal.note(put=[self._as_written(record, entry)])
+                if sync:
+                    await self._writeback.sync(staged.id, attributes=attributes_of(entry))
 
     def _as_written(self, record: StagedRecord, entry: Entry) -> StagedRecord:
-        """The record of a file that stays here, as its last writer left it."""
-        return record._replace(size_bytes=self._staging.measure(record.id), attributes=attributes_of(entry))
+        """The record of a file that stays here, as its last writer left it: one that a client published is no less
+        published for that."""
+        return record._replace(
+            published=True,
+            taken=record.taken if record.published else self._staging.new_id(),
+            size_bytes=self._staging.measure(record.id),
+            attributes=attributes_of(entry),
+        )
 
     async def _given_back(self, live: LiveInode, key: Key, staged: StagedFile) -> bool:
         """A file that was opened for writing while others read it, and was not written, is clean again."""
