@@ -191,3 +191,45 @@ def test_a_mount_is_asked_of_its_own_engine_whatever_is_configured(
 def test_a_file_on_no_mount_is_not_called_safe(tiercache: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"only here")
     assert "lies under no mount of tiercache" in tiercache.failure("status", tmp_path / "file")
+
+
+def test_drain_waits_for_a_path_and_says_by_its_status_what_has_not_come_so_far(
+    tiercache: Command, origin: Path, mountpoint: Path
+) -> None:
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, "--set", "staging.upload_delay_s=1h"))
+    (mountpoint / "d").mkdir()
+    (mountpoint / "d" / "closed").write_bytes(b"bytes")
+    told = tiercache.good(*tiercache.here("drain", mountpoint / "d", "--level", "local"))
+    assert told == f"{mountpoint / 'd'}: everything is on this node's disk\n"
+    assert not (origin / "d" / "closed").exists()
+    with (mountpoint / "open").open("wb", buffering=0) as file:
+        file.write(b"more")
+        told = tiercache.good(*tiercache.here("drain", f"file://{origin}/d"))
+        assert told == f"file://{origin}/d: everything is in the origin\n"
+        assert (origin / "d" / "closed").read_bytes() == b"bytes"
+        told = tiercache.good(*tiercache.here("drain", "--level", "local"))
+        assert told.endswith(": everything is on this node's disk\n")
+        left = tiercache(*tiercache.here("drain", mountpoint / "open", mountpoint / "d", "--deadline", "200ms"))
+        assert left.returncode == 3
+        assert left.stdout == f"file://{origin}/open: is open for writing\n"
+        assert left.stderr.endswith("1 file is not in the origin; see tiercache status\n")
+    tiercache.good(*tiercache.here("drain", mountpoint / "open"))
+    assert (origin / "open").read_bytes() == b"more"
+    for arguments, told in (
+        ((mountpoint / "missing",), f"{mountpoint}/missing: no such file or directory"),
+        ((mountpoint, "--level", "replica"), "replica needs a durable cluster, and none is configured; allowed: "),
+        ((mountpoint, "--level", "disk"), "there is no level 'disk'; there are: memory, local, "),
+    ):
+        assert tiercache.failure(*tiercache.here("drain", *arguments)).startswith(told)
+    tiercache.good(*tiercache.here("umount", mountpoint))
+
+
+def test_a_mount_says_what_it_promises(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    refused = tiercache.failure(*tiercache.here("mount", origin, mountpoint, "--ack", "replica"))
+    assert refused.startswith("replica needs a durable cluster, and none is configured; allowed: ")
+    told = tiercache.good(*tiercache.here("mount", origin, mountpoint, "--ack", "origin", "--sync-on-close"))
+    assert told.endswith("(profile general, fsync and close wait for origin)\n")
+    (mountpoint / "f").write_bytes(b"bytes")
+    assert (origin / "f").read_bytes() == b"bytes"
+    assert "promise    fsync and close wait for the origin\n" in tiercache.good("status", mountpoint / "f")
+    tiercache.good(*tiercache.here("umount", mountpoint))

@@ -209,3 +209,37 @@ def test_info_tells_what_a_file_has_reached_and_what_is_promised(
         assert told == {"f": plain, "f.sure": plain | {"durable": "local", "sync_on_close": True}}
         mounted.drain()
         assert fs.info(f"{posix.directory}/f")["tiercache"] == plain | {"state": "clean", "durable": "origin"}
+
+
+def test_a_file_that_is_written_is_synced_as_it_is_and_sent_when_it_is_closed(
+    tmp_path: Path, posix: Source, mountpoint: Path
+) -> None:
+    with started(tmp_path, posix, mountpoint) as mounted:
+        fs = TierCacheFileSystem(target_protocol="file", cache_dir=str(mounted.engine.config.cache_dir))
+        url = f"{posix.directory}/f"
+        with (mountpoint / "f").open("wb", buffering=0) as file:
+            file.write(DATA)
+            fs.wait_durable(url, level="local")
+            assert os.getxattr(mountpoint / "f", "user.tiercache.durable") == b"local"
+            with pytest.raises(TimeoutError, match="/f: is open for writing"):
+                fs.wait_durable(url, deadline=0.1)
+            assert posix.names() == set()
+        fs.wait_durable(url)
+        assert posix.get("f") == DATA
+
+
+def test_a_lent_file_that_comes_under_a_rule_says_that_it_cannot_keep_it(
+    tmp_path: Path, posix: Source, mountpoint: Path
+) -> None:
+    with started(tmp_path, posix, mountpoint, rules=[{"path": "*.sure", "ack": "origin"}]):
+        path = mountpoint / "f.sure"
+        with (mountpoint / "f").open("wb", buffering=0) as file:
+            file.write(DATA)
+            (mountpoint / "f").rename(path)
+            with refused(errno.EBUSY):
+                os.fsync(file)
+            assert os.getxattr(path, "user.tiercache.durable") == b"local"
+        with path.open("ab", buffering=0) as file:
+            file.write(b"more")
+            os.fsync(file)
+            assert posix.get("f.sure") == DATA + b"more"

@@ -175,17 +175,25 @@ def resolve(
 
 @app.command()
 def drain(
+    paths: Annotated[list[str] | None, typer.Argument(help="Paths under mounts, or URLs.", metavar="PATH")] = None,
+    level: Annotated[str, typer.Option(help="memory, local or origin.", metavar="LEVEL")] = "origin",
     cache_dir: CacheDir = None,
     config: ConfigFile = None,
     settings: Settings = None,
     deadline: Deadline = "60s",
 ) -> None:
-    """Wait until everything written is in the origin. Exit status 0 only then; 3 when some is not at the deadline."""
+    """Wait until what was written, or what of it lies in PATH, is in the origin, or has reached LEVEL. Exit status 0
+    only then; 3 when some has not at the deadline."""
     from tiercache.cli.drain import drain as do_drain
+    from tiercache.cli.drain import drain_paths
     from tiercache.cli.link import attach_or_recover
 
     wait_s = deadline_s(deadline)
-    do_drain(attach_or_recover(configuration(cache_dir, config, settings), settings), wait_s)
+    settled = configuration(cache_dir, config, settings)
+    if paths or level != "origin":
+        drain_paths(settled, settings, paths or [], level, wait_s)
+    else:
+        do_drain(attach_or_recover(settled, settings), wait_s)
 
 
 @app.command("export-staged")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiercache.cli.failure import Unfinished
@@ -10,6 +12,7 @@ from tiercache.units import format_count, format_size
 
 if TYPE_CHECKING:
     from tiercache.client import Client
+    from tiercache.config import Config
 
 TOLD_MAX = 20
 """Files that are named one by one."""
@@ -20,6 +23,33 @@ def drain(client: Client, deadline_s: float) -> None:
     with progress("draining") as shown:
         answer = client.drain(deadline_s, on_progress=DrainProgress(shown))
     tell(client, answer, f"{client.cache_dir}: everything is in the origin")
+
+
+def drain_paths(config: Config, settings: list[str] | None, paths: list[str], level: str, deadline_s: float) -> None:
+    """Wait until what lies in the paths, of whichever engines, or else everything, has reached a level."""
+    from tiercache.cli.link import attach_or_recover
+    from tiercache.cli.place import engine_of
+
+    until_s = time.monotonic() + deadline_s
+    asked: dict[Path, tuple[Client, list[str]]] = {}
+    for path in paths:
+        client, name = engine_of(config, path, attach=lambda config: attach_or_recover(config, settings))
+        asked.setdefault(client.cache_dir, (client, []))[1].append(name)
+    if not paths:
+        client = attach_or_recover(config, settings)
+        asked[client.cache_dir] = client, []
+    left: list[dict[str, str]] = []
+    for client, names in asked.values():
+        with progress("draining") as shown:
+            wait_s = max(0.0, until_s - time.monotonic())
+            left += client.wait_durable(names, level, wait_s, on_progress=DrainProgress(shown))["left"]
+    for file in left[:TOLD_MAX]:
+        print(f"{file['path']}: {file['error']}")
+    where = {"origin": "in the origin", "local": "on this node's disk"}.get(level, "in this node's memory")
+    if left:
+        verb = "is" if len(left) == 1 else "are"
+        raise Unfinished(f"{format_count(len(left), 'file')} {verb} not {where}; see tiercache status")
+    print(f"{', '.join(paths) or ', '.join(map(str, asked))}: everything is {where}")
 
 
 def umount(client: Client, mountpoint: str, deadline_s: float, *, lazy: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tiercache.cli.link import attach_existing
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from tiercache.config import Config
 
 
-def engine_of(config: Config, path: str) -> tuple[Client, str]:
-    """For a URL the engine of ``config``, else the one whose mount the path lies under; MountError if none is."""
+def engine_of(config: Config, path: str, *, attach: Callable[[Config], Client] = attach_existing) -> tuple[Client, str]:
+    """For a URL the engine of ``config``, which ``attach`` finds; else the one whose mount the path lies under.
+    MountError if none is."""
     if "://" in path:
         origin = choose_origin(config, path, client=None, options=None, profile=None)
-        return attach_existing(config), origin.url
+        return attach(config), origin.url
     path = os.path.abspath(path)
     engine = engine_of_mount(config, path)
     if engine is None:

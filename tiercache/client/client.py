@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -100,6 +100,21 @@ class Client:
     ) -> dict[str, Any]:
         """Wait until everything staged is at its origin, or for ``deadline_s``."""
         answer: dict[str, Any] = self.request("drain", on_progress=on_progress, deadline_s=deadline_s)
+        return answer
+
+    def wait_durable(
+        self,
+        paths: Sequence[str],
+        level: str,
+        deadline_s: float,
+        *,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Wait until what is at or below local paths under mounts, or URLs, has reached a level; everything where no
+        path is given. ``left`` tells of each file that has not why."""
+        answer: dict[str, Any] = self.request(
+            "drain_paths", on_progress=on_progress, paths=list(paths), level=level, deadline_s=deadline_s
+        )
         return answer
 
     def stop(self, *, drained: bool = False) -> None:

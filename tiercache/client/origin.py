@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiercache import ipc
@@ -173,6 +173,20 @@ class RemoteOrigin:
     def latest_checkpoint(self, directory: Key) -> bytes:
         """The name of the latest complete one; empty if there is none."""
         return bytes(self.request("latest_checkpoint", key=directory))
+
+    def wait_durable(
+        self,
+        keys: Sequence[Key],
+        level: str,
+        deadline_s: float,
+        *,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Wait until what is at or below the keys has reached a level; ``""``: what fsync promises of each file.
+        ``left`` tells of each file that has not why, ``in_time`` whether the deadline was the reason. Absent."""
+        arguments = {"keys": list(keys), "level": level, "deadline_s": deadline_s}
+        answer: dict[str, Any] = self._exchange("wait_durable", arguments, idempotent=True, on_progress=on_progress)
+        return answer
 
     def invalidate(self, key: Key) -> None:
         """Ask the origin again at the next use of any name at or below ``key``."""

@@ -374,13 +374,18 @@ class Engine:
 
     async def seal_flushed(self) -> None:
         """A file whose writers are all gone, but whose seal the kernel has not asked for yet, is drained too."""
-        for tree in self.trees:
-            for live in tree.live:
-                if live.staged is not None and live.writers == 0:
-                    record = self.journal.get(live.staged.id)
-                    if record is not None and self.uploads(record):
-                        with suppress(TierCacheError):  # one file's trouble, told by the drain's result and in status
-                            await self.namespace(tree.origin_id, record.profile).writes.closes.seal(live)
+        for record in list(self.journal.records()):
+            if record.state is StagedState.STAGED and self.uploads(record):
+                await self.seal_if_closed(record)
+
+    async def seal_if_closed(self, record: StagedRecord) -> None:
+        """Let a staged file go up that nobody has open for writing."""
+        tree = self.trees.get(record.origin)
+        live = tree.live.get(record.inode) if tree is not None else None
+        if live is None or live.staged is None or live.staged.id != record.id or live.writers:
+            return
+        with suppress(TierCacheError):  # one file's trouble, told by the drain's result and in status
+            await self.namespace(record.origin, record.profile).writes.closes.seal(live)
 
     def status(self) -> dict[str, Any]:
         """Figures of the whole engine."""

@@ -121,6 +121,7 @@ class Status:
         return answer
 
     async def find(self, path: str) -> tuple[Namespace, Key]:
+        """What a local path under a mount, or a URL, names."""
         """What a local path under a mount, or a URL, stands for."""
         if "://" not in path:
             held = self._engine.mounts.holding(path)

@@ -35,6 +35,7 @@ class Writes:
         self._tree = tree
         self._staging = parts.staging
         self._journal = parts.journal
+        self._writeback = parts.writeback
         self.stages = Stages(tree, names, profile, promises, parts)
         self.closes = Closes(tree, names, profile, promises, parts, self.stages.lending)
 
@@ -140,10 +141,4 @@ class Writes:
 
     def durable(self, entry: Entry) -> Durability:
         """The level that the newest bytes have reached for certain."""
-        record = self._journal.get(entry.staged) if entry.staged else None
-        if record is None:
-            return Durability.ORIGIN
-        synced = not record.suspect and record.synced_bytes >= entry.size_bytes
-        # What was there when it was synced may have been written anew since.
-        unchanged = synced and self._staging.mtime_ns(record.id) == record.synced_ns
-        return Durability.LOCAL if unchanged else Durability.MEMORY
+        return self._writeback.durable(entry.staged) if entry.staged else Durability.ORIGIN

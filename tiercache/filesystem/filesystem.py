@@ -12,8 +12,9 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 
 from tiercache.client import RemoteOrigin, Writer
 from tiercache.errors import Absent, TierCacheError
+from tiercache.filesystem.barriers import BarriersFileSystem
 from tiercache.filesystem.base import builtin_error, raising
-from tiercache.filesystem.changes import COPY_BYTES, ChangesFileSystem
+from tiercache.filesystem.changes import COPY_BYTES
 from tiercache.filesystem.layers import TextFile, compressed
 from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile, WholeIO
 from tiercache.filesystem.writing import Publishing, UpdateFile, WriteFile
@@ -21,7 +22,7 @@ from tiercache.model import Key
 from tiercache.origins.base import Capability
 
 
-class TierCacheFileSystem(ChangesFileSystem):
+class TierCacheFileSystem(BarriersFileSystem):
     """Files of an object store or a file tree, kept in RAM and on NVMe of this node.
 
     Registered as ``tiercache``: ``tiercache::s3://bucket/key``, or ``tiercache://NAME/key`` for an origin of the

@@ -223,12 +223,14 @@ class Staging:
         self._charge_as(staged_id, min(status.st_size, status.st_blocks * 512))
         return status.st_size
 
-    def mtime_ns(self, staged_id: int) -> int:
-        """Time of the last change of the file's bytes, whoever made it; 0 if it is gone."""
+    def state(self, staged_id: int) -> tuple[int, int]:
+        """The file's size, and the time of the last change of its bytes in nanoseconds, whoever made it; 0 and -1 if
+        it is gone."""
         try:
-            return os.stat(self.path(staged_id)).st_mtime_ns
+            status = os.stat(self.path(staged_id))
         except FileNotFoundError:
-            return 0
+            return 0, -1
+        return status.st_size, status.st_mtime_ns
 
     def found(self, staged_id: int, file: FoundFile) -> None:
         """Account for a file that an earlier run left."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -14,7 +15,7 @@ from tiercache.errors import TierCacheError
 from tiercache.journal import Journal, StagedRecord
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
-from tiercache.model import ObjectStat, StagedState
+from tiercache.model import Durability, ObjectStat, StagedState
 from tiercache.origins.base import Origin
 from tiercache.staging import Staging
 from tiercache.writeback.commit import Adopts
@@ -137,6 +138,16 @@ class WriteBack:
         chosen = [i for i in chosen if (record := self._journal.get(i)) is None or self._uploads(record)]
         return await Drain(self._journal, self._uploader, chosen, retractions=everything).run(deadline_s, progress)
 
+    @contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """Somebody waits: inside the block nothing that is sealed waits for its delay, nor for the next try."""
+        self._uploader.hurried += 1
+        self._uploader.hurry()
+        try:
+            yield
+        finally:
+            self._uploader.hurried -= 1
+
     # -- start and status -----------------------------------------------------------------------------------------
 
     async def recover(self, is_open: Callable[[StagedRecord], bool] = lambda record: False) -> RecoveryReport:
@@ -188,14 +199,27 @@ class WriteBack:
         now_s = trio.current_time()
         return [self._status(record, now_s) for record in self._journal.records()]
 
-    def _status(self, record: StagedRecord, now_s: float) -> FileStatus:
+    def sent_bytes(self, record: StagedRecord) -> int:
+        """How much of a file its upload has sent."""
         attempt = self._uploader.attempts.get(record.id)
+        return min(attempt.sent_bytes, record.size_bytes) if attempt is not None else 0
+
+    def durable(self, staged_id: int) -> Durability:
+        """The level that the bytes of a staged file have reached for certain."""
+        record = self._journal.get(staged_id)
+        if record is None:
+            return Durability.ORIGIN
+        # What was there when it was synced may have been written anew since.
+        synced = (record.synced_bytes, record.synced_ns) == self._staging.state(staged_id)
+        return Durability.LOCAL if synced and not record.suspect else Durability.MEMORY
+
+    def _status(self, record: StagedRecord, now_s: float) -> FileStatus:
         failure = self._uploader.failures.get(record.id)
         file = self._staging.opened(record.id)
         live = record.state is StagedState.STAGED and file is not None
         return status_of(
             record,
             size_bytes=file.size_bytes if live and file is not None else record.size_bytes,
-            sent_bytes=min(attempt.sent_bytes, record.size_bytes) if attempt is not None else 0,
+            sent_bytes=self.sent_bytes(record),
             retry_in_s=max(0.0, failure.due_s - now_s) if failure is not None else 0.0,
         )

@@ -11,14 +11,11 @@ import trio
 
 from tiercache.config.in_force import in_force
 from tiercache.engine.checkpoints import told
+from tiercache.engine.requests.barriers import PROGRESS_S, reporting
 from tiercache.engine.requests.registry import Call, Nature, operation
-from tiercache.errors import TierCacheError
 from tiercache.ipc import PROTOCOL_VERSION
 from tiercache.model import Keep, is_below
 from tiercache.writeback import DrainResult
-
-PROGRESS_S: Final = 0.25
-"""How often a long operation reports."""
 
 LISTED_MAX: Final = 50
 """Dirty files named in one report."""
@@ -120,27 +117,12 @@ async def umount(call: Call, *, mountpoint: str, deadline_s: float, lazy: bool) 
 
 async def _drain(call: Call, drain: Callable[[], Awaitable[DrainResult]]) -> dict[str, Any]:
     """Send how much is dirty while it drains."""
-    failure: TierCacheError | None = None
-    answer: dict[str, Any] = {}
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_report_dirty, call)
-        try:
-            answer = (await drain())._asdict()
-        except TierCacheError as error:
-            # Carried out by hand: a nursery would wrap it into a group.
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    return answer
 
-
-async def _report_dirty(call: Call) -> None:
-    while True:
-        await trio.sleep(PROGRESS_S)
+    def dirty() -> dict[str, Any]:
         dirty = call.engine.status()["dirty"]
-        shown = dirty["list"][:LISTED_MAX]
-        await call.send("progress", {"files": dirty["files"], "bytes": dirty["bytes"], "list": shown})
+        return {"files": dirty["files"], "bytes": dirty["bytes"], "list": dirty["list"][:LISTED_MAX]}
+
+    return (await reporting(call, dirty, drain))._asdict()
 
 
 @operation(Nature.LONG)

@@ -1,0 +1,165 @@
+"""Barriers: wait until the newest bytes of names have reached a level, with progress, a deadline and an honest end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from tiercache.engine.entries import attributes_of
+from tiercache.engine.live import live_entry
+from tiercache.engine.names import show
+from tiercache.errors import Conflict, Lost, TierCacheError, UploadFailed
+from tiercache.journal import StagedRecord
+from tiercache.model import Durability, Key, OriginId, StagedState, parent_of
+
+if TYPE_CHECKING:
+    from tiercache.engine.engine import Engine
+
+AT_ONCE = 16
+"""Files that are synced or waited for at a time: their commits to the journal become one."""
+
+LOOK_AGAIN_S = 0.5
+"""How long a file that is open for writing is left alone before it is looked at again."""
+
+
+TOLD_MAX = 50
+"""Files that are named while a barrier waits."""
+
+
+class Reached(NamedTuple):
+    """How many files have reached the level, and the path and the reason of each that has not."""
+
+    done: int
+    left: list[dict[str, str]]
+    in_time: bool
+    """False when the deadline was the reason."""
+
+
+class Barrier:
+    """One run over the staged files that lie at or below names of origins; over all of them where none are given.
+
+    A file that is open for writing is synced as it is, but goes to the origin when it is closed: until then it is
+    waited for. What is written to the names meanwhile is waited for too.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Iterable[tuple[OriginId, Key]] | None,
+        level: Callable[[StagedRecord], Durability],
+    ) -> None:
+        self._engine = engine
+        self._names = None if names is None else set(names)
+        self._level = level
+        self._seen: set[int] = set()
+        self._synced: set[int] = set()
+        self._failed: dict[int, str] = {}
+        self._hurry = ExitStack()
+        self._hurries = False
+
+    async def run(self, deadline_s: float) -> Reached:
+        engine = self._engine
+        with self._hurry, trio.move_on_after(deadline_s) as scope:
+            await engine.mounts.settled()
+            while pending := [record for record in self._unfinished() if record.id not in self._failed]:
+                if any(self._level(record) is Durability.ORIGIN for record in pending):
+                    self._hurry_once()
+                await self._bring_all(pending)
+        left = self._unfinished()
+        told = [{"path": self._path(record), "error": self._reason(record)} for record in left]
+        return Reached(len(self._seen) - len(left), told, not scope.cancelled_caught)
+
+    def progress(self) -> dict[str, Any]:
+        """What is left to do, in the shape of a drain's reports."""
+        left, writeback = self._unfinished(), self._engine.writeback
+        told = [
+            {"path": self._path(r), "sent_bytes": writeback.sent_bytes(r), "last_error": r.last_error}
+            for r in left[:TOLD_MAX]
+        ]
+        return {"files": len(left), "bytes": sum(record.size_bytes for record in left), "list": told}
+
+    def _path(self, record: StagedRecord) -> str:
+        return self._engine.status_of.spell(record.origin, record.key)
+
+    # -- which --------------------------------------------------------------------------------------
+
+    def _unfinished(self) -> list[StagedRecord]:
+        """The staged files that are meant and have not reached their level."""
+        chosen = [record for record in self._engine.journal.records() if record.published and self._means(record)]
+        self._seen.update(record.id for record in chosen)
+        return [record for record in chosen if not self._has_reached(record)]
+
+    def _means(self, record: StagedRecord) -> bool:
+        if self._names is None:
+            return True
+        key = record.key
+        while (record.origin, key) not in self._names:
+            if not key:
+                return False
+            key = parent_of(key)
+        return True
+
+    def _has_reached(self, record: StagedRecord) -> bool:
+        level = self._level(record)
+        return level is Durability.MEMORY or (level is Durability.LOCAL and record.id in self._synced)
+
+    def _hurry_once(self) -> None:
+        if not self._hurries:
+            self._hurries = True
+            self._hurry.enter_context(self._engine.writeback.hurrying())
+
+    # -- bringing -----------------------------------------------------------------------------------
+
+    async def _bring_all(self, records: list[StagedRecord]) -> None:
+        slots = trio.CapacityLimiter(AT_ONCE)
+
+        async def bring(record: StagedRecord) -> None:
+            async with slots:
+                try:
+                    await (self._upload(record) if self._level(record) is Durability.ORIGIN else self._sync(record))
+                except TierCacheError as error:
+                    self._failed[record.id] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for record in records:
+                nursery.start_soon(bring, record)
+
+    async def _sync(self, record: StagedRecord) -> None:
+        if self._engine.writeback.durable(record.id) >= Durability.LOCAL:
+            self._synced.add(record.id)
+            return
+        tree = self._engine.trees.get(record.origin)
+        live = tree.live.get(record.inode) if tree is not None else None
+        newest = live is not None and live.staged is not None and live.staged.id == record.id
+        attributes = attributes_of(live_entry(live)) if live is not None and newest else None
+        await self._engine.writeback.sync(record.id, attributes=attributes)
+        self._synced.add(record.id)
+
+    async def _upload(self, record: StagedRecord) -> None:
+        engine = self._engine
+        if not engine.uploads(record):
+            raise UploadFailed(f"{show(record.key)}: its profile {record.profile} keeps it on this node")
+        while (now := engine.journal.get(record.id)) is not None:
+            if now.state is StagedState.STAGED:
+                await engine.seal_if_closed(now)
+                if (now := engine.journal.get(record.id)) is not None and now.state is StagedState.STAGED:
+                    with trio.move_on_after(LOOK_AGAIN_S):
+                        await engine.writeback.changed()
+                continue
+            try:
+                await engine.writeback.wait(now.id)
+            except (Conflict, Lost):
+                raise
+            except UploadFailed:
+                again = engine.journal.get(now.id)
+                if again is None or again.state is not StagedState.STAGED:
+                    raise  # else it was opened again while we waited
+
+    def _reason(self, record: StagedRecord) -> str:
+        told = self._failed.get(record.id) or record.last_error
+        if told:
+            return told
+        return "is open for writing" if record.state is StagedState.STAGED else "is on its way"
