@@ -15,6 +15,7 @@ from rig.mounts import EngineProcess, Mounted, Source, clean_up, mounted_for, re
 from rig.power_loss import bring_home
 from tiercache.errors import Unsupported
 from tiercache.filesystem import TierCacheFileSystem
+from tiercache.model import StagedState
 
 DATA = os.urandom(200_000)
 ACK = "user.tiercache.ack"
@@ -243,3 +244,17 @@ def test_a_lent_file_that_comes_under_a_rule_says_that_it_cannot_keep_it(
             file.write(b"more")
             os.fsync(file)
             assert posix.get("f.sure") == DATA + b"more"
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_fsync_of_a_directory_keeps_its_names(tmp_path: Path, posix: Source, mountpoint: Path, renamed: bool) -> None:
+    """The bytes were never synced, so a power loss may take them: that is told then, and not passed over in silence."""
+    with started(tmp_path, posix, mountpoint) as mounted:
+        (mountpoint / "f").write_bytes(DATA)
+        if renamed:
+            (mountpoint / "f").rename(mountpoint / "g")
+        directory = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(directory)
+        os.close(directory)
+        (lost,) = bring_home(mounted.engine.client, tmp_path)
+        assert (Path(os.fsdecode(lost.key)).name, lost.state) == ("g" if renamed else "f", StagedState.LOST)
