@@ -19,7 +19,16 @@ from tiercache.engine.parting import Parting
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Exists, InvalidArgument, IsDirectory, NotDirectory, NotEmpty, TierCacheError
+from tiercache.errors import (
+    Absent,
+    Changed,
+    Exists,
+    InvalidArgument,
+    IsDirectory,
+    NotDirectory,
+    NotEmpty,
+    TierCacheError,
+)
 from tiercache.journal import DirectoryMove, StagedRecord
 from tiercache.model import (
     Attributes,
@@ -379,7 +388,8 @@ class Renames:
 
     async def _move_objects(self, source: Key, target: Key, dirty: set[Key]) -> dict[Key, str]:
         """Everything but the dirty files is copied, and only when all is there the old objects are deleted. Returns the
-        etags of the copies by their keys."""
+        etags of the copies by their keys. What fails before the first is deleted has changed nothing: the copies go
+        again. After it there is no way back: what is left under the old names is deleted later."""
         tree = self._tree
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(source)))
@@ -398,14 +408,56 @@ class Renames:
             moved = _moved_key(stat.key, source, target)
             etags[moved] = tree.origin.copy(stat.key, moved, stat.etag).etag
 
-        await for_each(tree, clean, copy)
-        if not clean and not markers and not dirty:
-            await ignoring(Exists, tree, tree.origin.make_directory, target, self._attributes_of(source))
-            tree.marked_directories.add(target)
-        await for_each(tree, objects, lambda stat: tree.origin.delete(stat.key, stat.etag))
-        for level in directories_by_depth(stats, source):
-            await for_each(tree, level, tree.origin.remove_directory)
+        try:
+            await for_each(tree, clean, copy)
+            if not clean and not markers and not dirty:
+                await ignoring(Exists, tree, tree.origin.make_directory, target, self._attributes_of(source))
+                tree.marked_directories.add(target)
+            left = await self._delete_moved(objects)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self._take_back(etags, stats, source, target)
+            raise
+        if left:
+            await self._writeback.leave(tree.origin_id, tree.source, [(stat.key, stat.etag) for stat in left])
+        try:
+            for level in directories_by_depth(stats, source):
+                await for_each(tree, level, tree.origin.remove_directory)
+        except TierCacheError as error:
+            log.warning("%s: was renamed, and an empty directory may show itself there: %s", show(source), error)
         return etags
+
+    async def _delete_moved(self, objects: list[ObjectStat]) -> list[ObjectStat]:
+        """Delete what was copied, unless somebody wrote it anew since. Returns what could not be deleted; raises when
+        that is all."""
+        tree = self._tree
+        left: list[ObjectStat] = []
+        errors: list[TierCacheError] = []
+
+        def delete(stat: ObjectStat) -> None:
+            try:
+                tree.origin.delete(stat.key, stat.etag)
+            except (Absent, Changed):
+                return
+            except TierCacheError as error:
+                left.append(stat)
+                errors.append(error)
+
+        await for_each(tree, objects, delete)
+        if errors and len(left) == len(objects):
+            raise errors[0]
+        return left
+
+    async def _take_back(self, etags: Mapping[Key, str], stats: Iterable[ObjectStat], source: Key, target: Key) -> None:
+        """Remove the copies of a rename that failed, so that it can be repeated. The failure is what is told."""
+        tree = self._tree
+        moved = [stat._replace(key=_moved_key(stat.key, source, target)) for stat in stats]
+        try:
+            await for_each(tree, list(etags.items()), lambda copied: tree.origin.delete(*copied))
+            for level in directories_by_depth(moved, target):
+                await for_each(tree, level, tree.origin.remove_directory)
+        except TierCacheError as error:
+            log.warning("%s: copies are left there of a rename that failed: %s", show(target), error)
 
     def _attributes_of(self, directory: Key) -> Attributes | None:
         entry = self._tree.entry(directory)

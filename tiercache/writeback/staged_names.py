@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecord, next_upload_id
+from tiercache.journal import ConditionKind, DirectoryMove, Journal, OriginSource, StagedRecord, next_upload_id
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
 from tiercache.writeback.seals import Seals
@@ -114,6 +114,17 @@ class StagedNames:
         record = self._journal.retraction(staged_id)
         if record is not None:
             self._journal.put_later(put=[record._replace(key=key, moves=None)])
+
+    async def leave(self, origin: OriginId, source: OriginSource, objects: Iterable[tuple[Key, str]]) -> None:
+        """Objects, by key and etag, were moved and could not be deleted: for us they are absent, and they are deleted
+        as soon as the origin lets us."""
+        left = [
+            StagedRecord(self._staging.new_id(), 0, origin, source, key, StagedState.CANCELLED, base_etag=etag)
+            for key, etag in objects
+        ]
+        await self._journal.apply(put=left)
+        for record in left:
+            self._uploader.turns.add(record)
 
     async def moving(self, staged_ids: Iterable[int], move: DirectoryMove | None) -> None:
         """The origin is about to rename a directory above these files, which are held back; None: it has not done it.

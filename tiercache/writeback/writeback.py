@@ -94,6 +94,7 @@ class WriteBack:
         self.cancel, self.rename, self.relocate = names.cancel, names.rename, names.relocate
         self.moving, self.try_again = names.moving, self._uploader.try_again
         self.hold_back, self.let_go, self.reopen = names.hold_back, names.let_go, names.reopen
+        self.leave = names.leave
         self.hold_leftovers, self.move_leftover = names.hold_leftovers, names.move_leftover
         self.settle, self.settle_below, self.staged_ids = names.settle, names.settle_below, names.staged_ids
         waits = Waits(journal, staging, self._uploader, uploads)
