@@ -8,7 +8,7 @@ from rig.engine_ground import Ground, read_file, run, write_file
 from rig.interposed_origin import interpose
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Busy, Denied
-from tiercache.model import Key, Kind
+from tiercache.model import Key, Kind, ObjectStat
 
 FILES = {f"d/{name}": name.encode() for name in ("a", "b", "sub/c", "sub/d", "e")}
 
@@ -52,6 +52,49 @@ def test_a_move_that_is_refused_changes_nothing_and_can_be_repeated(ground: Grou
             everything = moved() | {name.replace("d/", "m/", 1): data for name, data in written.items()}
             assert ground.names() == sorted(everything)
             assert await files(names, ground) == everything
+
+    run(scenario)
+
+
+def test_a_copy_that_landed_although_it_failed_is_not_in_the_way_of_the_next_try(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with ground.engine() as (_, names):
+            copy = names.tree.origin.copy
+
+            def failing(source: Key, target: Key, etag: str = "") -> ObjectStat:
+                copy(source, target, etag)
+                raise Busy("the answer got lost")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(names.tree.origin, "copy", failing, raising=False)
+                with pytest.raises(Busy):
+                    await names.rename(ground.key("d"), ground.key("m"))
+            assert ground.names() == sorted(FILES)
+            await names.rename(ground.key("d"), ground.key("m"))
+            assert await files(names, ground) == moved()
+
+    run(scenario)
+
+
+def test_a_deletion_that_worked_although_it_failed_loses_nothing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            delete = names.tree.origin.delete
+
+            def failing(key: Key, etag: str = "") -> None:
+                delete(key, etag)
+                raise Busy("the answer got lost")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(names.tree.origin, "delete", failing, raising=False)
+                await names.rename(ground.key("d"), ground.key("m"))
+            assert (await engine.drain(30)).left == []
+            assert ground.names() == sorted(moved())
+            assert await files(names, ground) == moved()
 
     run(scenario)
 

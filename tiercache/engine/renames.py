@@ -22,6 +22,7 @@ from tiercache.engine.writes import Writes
 from tiercache.errors import (
     Absent,
     Changed,
+    Denied,
     Exists,
     InvalidArgument,
     IsDirectory,
@@ -403,9 +404,11 @@ class Renames:
         kept = tree.without_leftovers(objects, tree.retracted(None))
         clean = [stat for stat in kept if stat.key not in dirty]
         etags: dict[Key, str] = {}
+        begun: dict[Key, ObjectStat] = {}
 
         def copy(stat: ObjectStat) -> None:
             moved = _moved_key(stat.key, source, target)
+            begun[moved] = stat
             etags[moved] = tree.origin.copy(stat.key, moved, stat.etag).etag
 
         try:
@@ -413,11 +416,13 @@ class Renames:
             if not clean and not markers and not dirty:
                 await ignoring(Exists, tree, tree.origin.make_directory, target, self._attributes_of(source))
                 tree.marked_directories.add(target)
-            left = await self._delete_moved(objects)
         except BaseException:
-            with trio.CancelScope(shield=True):
-                await self._take_back(etags, stats, source, target)
+            await self._take_back(begun, etags, stats, source, target)
             raise
+        left, refusal = await self._delete_moved(objects)
+        if refusal is not None:
+            await self._take_back(begun, etags, stats, source, target)
+            raise refusal
         if left:
             await self._writeback.leave(tree.origin_id, tree.source, [(stat.key, stat.etag) for stat in left])
         try:
@@ -427,12 +432,12 @@ class Renames:
             log.warning("%s: was renamed, and an empty directory may show itself there: %s", show(source), error)
         return etags
 
-    async def _delete_moved(self, objects: list[ObjectStat]) -> list[ObjectStat]:
-        """Delete what was copied, unless somebody wrote it anew since. Returns what could not be deleted; raises when
-        that is all."""
+    async def _delete_moved(self, objects: list[ObjectStat]) -> tuple[list[ObjectStat], Denied | None]:
+        """Delete what was copied, unless somebody wrote it anew since. Which of it may still be there; and the refusal
+        when it is certain that nothing was deleted."""
         tree = self._tree
         left: list[ObjectStat] = []
-        errors: list[TierCacheError] = []
+        refusals: list[Denied] = []
 
         def delete(stat: ObjectStat) -> None:
             try:
@@ -441,21 +446,40 @@ class Renames:
                 return
             except TierCacheError as error:
                 left.append(stat)
-                errors.append(error)
+                if isinstance(error, Denied):  # other failures may have come after the deletion
+                    refusals.append(error)
 
         await for_each(tree, objects, delete)
-        if errors and len(left) == len(objects):
-            raise errors[0]
-        return left
+        certain = bool(refusals) and len(refusals) == len(objects)
+        return left, refusals[0] if certain else None
 
-    async def _take_back(self, etags: Mapping[Key, str], stats: Iterable[ObjectStat], source: Key, target: Key) -> None:
-        """Remove the copies of a rename that failed, so that it can be repeated. The failure is what is told."""
+    async def _take_back(
+        self,
+        begun: Mapping[Key, ObjectStat],
+        etags: Mapping[Key, str],
+        stats: Iterable[ObjectStat],
+        source: Key,
+        target: Key,
+    ) -> None:
+        """Remove the copies of a move that failed before anything was deleted, so that it can be repeated. The failure
+        is what is told."""
         tree = self._tree
         moved = [stat._replace(key=_moved_key(stat.key, source, target)) for stat in stats]
+
+        def remove(copied: tuple[Key, ObjectStat]) -> None:
+            key, original = copied
+            etag = etags.get(key)
+            if etag is None:  # the answer was a failure, and the copy may be there all the same
+                found = tree.origin.stat(key)
+                etag = found.etag if found.size_bytes == original.size_bytes else None
+            if etag is not None:
+                tree.origin.delete(key, etag)
+
         try:
-            await for_each(tree, list(etags.items()), lambda copied: tree.origin.delete(*copied))
-            for level in directories_by_depth(moved, target):
-                await for_each(tree, level, tree.origin.remove_directory)
+            with trio.CancelScope(shield=True):
+                await for_each(tree, list(begun.items()), remove)
+                for level in directories_by_depth(moved, target):
+                    await for_each(tree, level, tree.origin.remove_directory)
         except TierCacheError as error:
             log.warning("%s: copies are left there of a rename that failed: %s", show(target), error)
 
