@@ -77,13 +77,13 @@ class Resumption:
     async def _finish_move(self, source: Key, target: Key, entry: Entry, at_target: Entry | None) -> bool:
         replaced = at_target if at_target is not None and at_target.kind is not Kind.ABSENT else None
         if entry.kind is Kind.DIRECTORY and not self._tree.can(Capability.RENAME):
-            await self._renames.move_directory(source, target, resumed=True)
+            await self._renames.directories.move(source, target, resumed=True)
         else:
             stat = await self._stat(target)
             if stat is None or await self._stat(source) is not None:
                 return False
             if entry.kind is Kind.DIRECTORY:
-                await self._renames.move_directory(source, target, resumed=True, moved_there=True)
+                await self._renames.directories.move(source, target, resumed=True, moved_there=True)
             else:
                 await self._finish_file(source, target, entry, replaced, stat)
         self._changes.keep(parent_of(source))
@@ -110,7 +110,7 @@ class Resumption:
             if not left:
                 return  # somebody was faster
             entry = tree.entry(move.source)
-            await self._renames.move_directory(move.source, move.target, resumed=True, moved_there=True)
+            await self._renames.directories.move(move.source, move.target, resumed=True, moved_there=True)
             for key in (move.source, move.target):
                 tree.doubt(parent_of(key))
                 tree.changed(key, entry.inode if entry is not None else 0)
