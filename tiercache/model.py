@@ -204,6 +204,15 @@ class PartedUpload(NamedTuple):
     """What the store has confirmed, by the number of the part."""
 
 
+class BaseVersion(NamedTuple):
+    """The version at the origin that a changed file was made from, and what its blocks were."""
+
+    etag: str
+    size_bytes: int
+    checksums: bytes
+    """xxh3_64 of each block (``tiercache.checksum``)."""
+
+
 class Space(NamedTuple):
     """What statfs reports, in bytes and in number of inodes."""
 

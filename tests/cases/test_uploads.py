@@ -22,6 +22,7 @@ from tiercache.origins import Limits
 from tiercache.origins.limits import plan_parts
 
 KIB = 1024
+MIB = 1024**2
 TIB = 1024**4
 PART = 5 * KIB
 STORE = ScaledLimits(max_parts=40, min_part_bytes=PART, single_put_bytes=50 * KIB, single_copy_bytes=50 * KIB)
@@ -173,6 +174,34 @@ def test_c12_a_rewrite_whose_parts_fail_is_there_or_told_and_staged(
 
 def _config_of(through: Through) -> Any:
     return through.fs._config if isinstance(through, Fsspec) else through.mounted.engine.config  # type: ignore[attr-defined]
+
+
+def test_an_append_to_a_large_file_copies_the_rest_inside_the_store(
+    s3: Source, s3_proxy: FaultProxy, tmp_path: Path, mountpoint: Path
+) -> None:
+    settings = {"upload.part_size": "8MiB"}
+    source = s3._replace(options=s3_proxy.options())
+    data = os.urandom(16 * MIB)
+    engine = EngineProcess(tmp_path / "cache", **settings)
+    for mounted in mounted_for(engine, source, mountpoint, "kernel"):
+        for name in ("mount", "fsspec"):
+            (mountpoint / name).write_bytes(data)
+        mounted.drain()
+        fs = TierCacheFileSystem(
+            target_protocol="s3",
+            target_options=source.options,
+            cache_dir=str(engine.config.cache_dir),
+            skip_instance_cache=True,
+        )
+        for name in ("mount", "fsspec"):
+            s3_proxy.forget()
+            path = source.url.removeprefix("s3://") + "/" + name
+            with (mountpoint / name).open("ab") if name == "mount" else fs.open(path, "ab") as file:
+                file.write(b"!")
+            mounted.drain()
+            assert source.get(name) == data + b"!"
+            assert (s3_proxy.count("UploadPartCopy"), s3_proxy.count("UploadPart")) == (2, 1), name
+    engine.stop()
 
 
 @pytest.mark.parametrize("size_bytes", [1, 16 * KIB * KIB + 1, 160_000 * KIB * KIB, TIB, 5 * TIB - 1, 5 * TIB])

@@ -28,7 +28,7 @@ from tiercache.journal import (
     next_upload_id,
 )
 from tiercache.journal.records import DamagedRow, decode, encode
-from tiercache.model import Attributes, OriginId, PartedUpload, StagedState
+from tiercache.model import Attributes, BaseVersion, OriginId, PartedUpload, StagedState
 
 ORIGIN = OriginId(b"12345678")
 
@@ -67,6 +67,7 @@ FULL = StagedRecord(
     DirectoryMove(b"a\xff", b"c", 2**64 - 1),
     parted=PartedUpload("the store's", 5, {1: "e4", 3: "e5"}),
     parted_digest=b"\xff\0",
+    base=BaseVersion("e6", 2**43, b"\0" * 16),
     synced_ns=17,
     unsynced=True,
     digest=b"\0digest",

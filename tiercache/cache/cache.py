@@ -181,6 +181,11 @@ class Cache:
         """The bytes of ``old`` got another etag (their metadata changed): they are those of ``new`` from now on."""
         rebind(self._copies, old, new)
 
+    def checksums(self, version: VersionRef) -> bytes:
+        """Of the blocks of a version that is complete here; ``b""`` if it is not."""
+        record = self._copies.records.find(version.id)
+        return record.checksums if record is not None and record.complete else b""
+
     def touched(self, versions: Iterable[VersionId]) -> None:
         """Clients read these complete copies by themselves."""
         for version in versions:

@@ -93,15 +93,15 @@ class ClientFiles:
 
     async def _base_on(self, staged: StagedFile, entry: Entry, source: StagedFile | None) -> bool:
         """Record what the copied bytes are the state of; False when that is not known any more."""
-        base_etag = entry.etag
+        base_etag, base = entry.etag, None
         if source is not None:
             copied = self._journal.get(source.id)
             if copied is None:
                 return False  # committed meanwhile: its etag is known only to the name's new entry
-            base_etag = copied.base_etag
+            base_etag, base = copied.base_etag, copied.base
         record = self._journal.get(staged.id)
         if record is not None and record.base_etag != base_etag:
-            await self._journal.note(put=[record._replace(base_etag=base_etag)])
+            await self._journal.note(put=[record._replace(base_etag=base_etag, base=base or record.base)])
         return True
 
     async def publish(self, staged_id: int, *, sync: bool = False) -> Entry:

@@ -17,8 +17,11 @@ from tiercache.engine.promises import Promises
 from tiercache.engine.tree import Tree
 from tiercache.errors import Broken, Changed, ReadOnly
 from tiercache.journal import ConditionKind, StagedRecord
-from tiercache.model import Entry, Key, StagedState
+from tiercache.model import BaseVersion, Entry, Key, StagedState
 from tiercache.staging import StagedFile
+
+BASE_CHECKSUMS_MAX_BYTES = 256 * 1024
+"""What a row of the journal may have of them: enough for a file of 128 GiB."""
 
 COPY_CHUNK_BYTES = 4 * 1024 * 1024
 """How much of a clean version is read at a time when it is brought into staging for a change in place."""
@@ -85,7 +88,9 @@ class Stages:
         staged = await self.lending.take_over(live, entry, version)
         try:
             record = self._record(key, entry, staged, ConditionKind.IF_MATCH, published=True, in_place=True)
-            await self._journal.note(put=[record._replace(size_bytes=entry.size_bytes)], undo=True)
+            checksums = live.taken_over.checksums if live.taken_over is not None else b""
+            record = record._replace(size_bytes=entry.size_bytes, base=base_of(version, checksums))
+            await self._journal.note(put=[record], undo=True)
         except BaseException:
             self._staging.delete(staged.id)
             raise
@@ -230,6 +235,13 @@ class Stages:
             raise ReadOnly(f"{show(key)}: the profile {self._profile.name} is read-only")
 
     async def copy_version(self, version: VersionRef, staged: StagedFile) -> None:
+        """Fill a staged file with the bytes of a version, and note in its record what they are."""
+        await self._copy_bytes(version, staged)
+        record = self._journal.get(staged.id)
+        if record is not None and (base := base_of(version, self._cache.checksums(version))) is not None:
+            self._journal.put_later(put=[record._replace(base=base)])
+
+    async def _copy_bytes(self, version: VersionRef, staged: StagedFile) -> None:
         await self._staging.reserve(staged.id, version.size_bytes)
         location = await self._cache.locate_verified(version)
         if location is not None:
@@ -242,3 +254,10 @@ class Stages:
             if len(data) != length:
                 raise Broken(f"{show(version.key)}: {len(data)} bytes at {offset} instead of {length}")
             staged.write(offset, data)
+
+
+def base_of(version: VersionRef, checksums: bytes) -> BaseVersion | None:
+    """What is noted of the version that a file is made from, None where its blocks are not known or too many."""
+    if not 0 < len(checksums) <= BASE_CHECKSUMS_MAX_BYTES:
+        return None
+    return BaseVersion(version.etag, version.size_bytes, checksums)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgpack
 import xxhash
 
-from tiercache.model import Attributes, Key, OriginId, PartedUpload, StagedState
+from tiercache.model import Attributes, BaseVersion, Key, OriginId, PartedUpload, StagedState
 
 RECORD_FORMAT = 2
 _FORMAT_IN_ORDER = 1
@@ -118,6 +118,9 @@ class StagedRecord(NamedTuple):
     spoiled: str = ""
     """The etag under which the origin has these bytes, but not as they were sent: to be replaced."""
 
+    base: BaseVersion | None = None
+    """What the bytes were made from: of use as long as ``base_etag`` is its etag."""
+
     @property
     def rank(self) -> int:
         """Of two staged files of one name the higher rank holds the newer bytes."""
@@ -165,6 +168,7 @@ def decode(row: bytes) -> StagedRecord:
         condition=ConditionKind(record.condition),
         attributes=_attributes(record.attributes),
         moves=None if record.moves is None else DirectoryMove(*record.moves),
+        base=None if record.base is None else BaseVersion(*record.base),
         parted=None if record.parted is None else PartedUpload(*record.parted),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 from tiercache.errors import Broken
-from tiercache.model import Attributes, Key, Kind, ObjectStat, PartedUpload, Space
+from tiercache.model import Attributes, BaseVersion, Key, Kind, ObjectStat, PartedUpload, Space
 
 T = TypeVar("T")
 
@@ -133,6 +133,8 @@ class Upload(NamedTuple):
     in_place: bool = False
     """With Capability.HARD_LINKS, a file that has further names keeps them, and they have the bytes too; this alone is
     not atomic, and ``stat`` tells ``unfinished(upload_id)`` while it lasts and after it failed."""
+    base: BaseVersion | None = None
+    """The version of the same name that the bytes were made from: what is unchanged may be copied inside the store."""
     progress: Progress | None = None
     pace: Callable[[int], None] = freely
     """Called before so many bytes are sent, and returns when they may go. May raise to cancel, like ``progress``."""

@@ -56,6 +56,7 @@ def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, le
         upload_id=record.upload_id if record.attempts else "",  # else the next upload has the same
         committed_etag="",
         last_error="",
+        base=None,
     )
 
 

@@ -198,6 +198,7 @@ class _Sender:
                 record.upload_id,
                 in_place=record.in_place,
                 progress=self.attempt.progress,
+                base=record.base if record.base is not None and record.base.etag == condition.etag else None,
                 pace=self.attempt.pace,
                 resume=self.attempt,
             ),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tiercache.errors import Absent, Broken, Busy, Denied, TierCacheError
 from tiercache.memory import Memory, Purpose
-from tiercache.model import BLOCK_SIZE_BYTES, Key, PartedUpload
+from tiercache.model import BLOCK_SIZE_BYTES, BaseVersion, Key, PartedUpload
 from tiercache.origins import etags
 from tiercache.origins.base import Condition, Suspended, Upload
 from tiercache.origins.fair_pool import FairPool
@@ -111,6 +111,8 @@ class Multipart:
 
     def _send_once(self, sending: Sending, fd: int, part: Part) -> str:
         sending.check()
+        if (base := sending.unchanged_in(part)) is not None and (etag := self._copied(sending, part, base)):
+            return etag
         with held_body(self._memory, fd, sending.upload.source, part) as body:
             if sending.has(part, body.md5):
                 return body.md5.hex()
@@ -127,22 +129,38 @@ class Multipart:
         sending.was_sent(part, body.md5, tells_md5(answer))
         return etags.plain(answer["ETag"])
 
+    def _copied(self, sending: Sending, part: Part, base: BaseVersion) -> str:
+        """A part that the store has in the version that the file was made from; ``""`` if it does not copy it."""
+        try:
+            answer = self._copy_part(sending.key, sending.key, sending.id, part, base.etag)
+        except (Busy, Denied):
+            raise
+        except TierCacheError as error:
+            # It may be gone by now, or the store may not do that. Whether it may be replaced is asked at the end.
+            _log.info("unchanged parts are sent: %s", error)
+            sending.send_all()
+            return ""
+        return etags.plain(answer["CopyPartResult"]["ETag"])
+
+    def _copy_part(self, source: Key, target: Key, upload: str, part: Part, etag: str) -> dict[str, Any]:
+        match = etags.header(etag)
+        return self._control.call(
+            "upload_part_copy",
+            source,
+            Key=text_of(target),
+            UploadId=upload,
+            PartNumber=part.number,
+            CopySource={"Bucket": self._control.bucket, "Key": text_of(source)},
+            CopySourceRange=f"bytes={part.offset}-{part.offset + part.length - 1}",
+            **({"CopySourceIfMatch": match} if match is not None else {}),
+        )
+
     def copy(self, source: Key, target: Key, size_bytes: int, etag: str, headers: Mapping[str, Any]) -> str:
         """Copy an object over the limit of a single copy; returns the etag."""
         parts = plan_parts(size_bytes, self._limits, part_size_bytes=self._limits.single_copy_bytes)
-        match = etags.header(etag)
 
         def send(upload: str, part: Part) -> str:
-            answer = self._control.call(
-                "upload_part_copy",
-                source,
-                Key=text_of(target),
-                UploadId=upload,
-                PartNumber=part.number,
-                CopySource={"Bucket": self._control.bucket, "Key": text_of(source)},
-                CopySourceRange=f"bytes={part.offset}-{part.offset + part.length - 1}",
-                **({"CopySourceIfMatch": match} if match is not None else {}),
-            )
+            answer = self._copy_part(source, target, upload, part, etag)
             return etags.plain(answer["CopyPartResult"]["ETag"])
 
         upload = self._begin(target, headers)

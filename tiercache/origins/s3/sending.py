@@ -6,7 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tiercache.model import Key, PartedUpload
+from tiercache.checksum import CHECKSUM_BYTES
+from tiercache.model import BLOCK_SIZE_BYTES, BaseVersion, Key, PartedUpload
+from tiercache.origins import etags
 from tiercache.origins.base import Upload
 from tiercache.origins.limits import Part
 
@@ -38,6 +40,7 @@ class Sending:
         self._lock = threading.Lock()
         self._etags = dict(parted.etags)
         self._told = len(self._etags)
+        self._sends_all = False
         self._md5s: dict[int, str] = {}
         self.etags_are_md5s = True
         """Whether the etags of the parts can tell of their bytes, as far as the store says."""
@@ -66,6 +69,22 @@ class Sending:
         """Of all parts, as they were sent; of those that the store had, as it told."""
         with self._lock:
             return [self._md5s.get(number, etag) for number, etag in enumerate(etags, 1)]
+
+    def unchanged_in(self, part: Part) -> BaseVersion | None:
+        """The base version, if it has just these bytes at the same place."""
+        source, base = self.upload.source, self.upload.base
+        end = part.offset + part.length
+        if base is None or self._sends_all or etags.header(base.etag) is None or end > base.size_bytes:
+            return None
+        if part.offset % BLOCK_SIZE_BYTES or (end % BLOCK_SIZE_BYTES and end != base.size_bytes):
+            return None
+        blocks = slice(part.offset // BLOCK_SIZE_BYTES * CHECKSUM_BYTES, -(-end // BLOCK_SIZE_BYTES) * CHECKSUM_BYTES)
+        ours, theirs = source.checksums[blocks], base.checksums[blocks]
+        return base if ours and ours == theirs else None
+
+    def send_all(self) -> None:
+        """Nothing is copied (any more)."""
+        self._sends_all = True
 
     def check(self) -> None:
         """Raise what ends the upload, if it is to end."""
