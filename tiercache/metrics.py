@@ -45,6 +45,9 @@ class Metrics:
         self.origin_bytes = self._counter("origin_bytes", "Bytes exchanged with origins (read, written)", "direction")
         self.retries = self._counter("retries", "Requests to origins that were repeated", "op")
 
+        self.expected_reads = self._counter(
+            "expected_reads", "Files that the disk began to read when they were looked up"
+        )
         self.readahead_bytes = self._counter("readahead_bytes", "Bytes read ahead (used, wasted, dropped)", "outcome")
         self.readahead_in_flight_bytes = self._gauge("readahead_in_flight_bytes", "Read-ahead budget in use")
 

@@ -103,3 +103,4 @@ def test_the_disk_begins_to_read_a_file_that_was_looked_up(
         os.sync()
         wait_for(partial(begins, name, copy))  # others on the machine may bring back what was dropped
         assert name.read_bytes() == data
+        assert engine.client.status()["metrics"]["expected_reads_total"] >= 1

@@ -62,6 +62,7 @@ class Reader:
         self._memory = memory
         self._trusting = trusting
         self._count_misses = metrics.misses
+        self._count_expected = metrics.expected_reads.inc
         self._count_hits = {tier: metrics.hits.labels(tier=tier.label) for tier in Tier}
         self._count_bytes = {tier: metrics.read_bytes.labels(tier=tier.label) for tier in Tier}
         self._count_origin_bytes = metrics.read_bytes.labels(tier="origin")
@@ -85,6 +86,7 @@ class Reader:
         if file is None:
             return False
         os.posix_fadvise(file.fd, 0, length, os.POSIX_FADV_WILLNEED)
+        self._count_expected()
         return True
 
     async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
