@@ -21,7 +21,7 @@ from rig.power_cut import Power, Stop, is_stopped, run_until_stopped, stopping_o
 from rig.s3_limits import ScaledLimits
 from rig.s3_requests import Answer, Request
 from rig.seaweedfs import Bucket
-from rig.writing_desk import Desk, in_trio
+from rig.writing_desk import Desk, crash, in_trio
 from tiercache.config import FetchConfig
 from tiercache.errors import Absent
 from tiercache.journal import ConditionKind
@@ -73,8 +73,10 @@ class Fate:
 class Ledger:
     """What was promised of each name."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, again: Callable[[], Desk]) -> None:
         self.desk = desk
+        self.again = again
+        """Another engine on the same disk, when the first was killed."""
         self.fates: dict[str, Fate] = {}
 
     def begins(self, name: str, data: bytes | None) -> None:
@@ -199,6 +201,22 @@ async def a_client_publishes(ledger: Ledger) -> None:
     ledger.acknowledged("c", A)
 
 
+async def a_kill_before_the_power_loss(ledger: Ledger) -> None:
+    """The next engine takes up what was written after the last fsync; the page cache still has it."""
+    desk = ledger.desk
+    ledger.begins("a", A + B)
+    staged_id = await desk.stage("a", A + B)
+    await desk.write_back.sync(staged_id)
+    ledger.acknowledged("a", A + B)
+    ledger.begins("a", A[:100] + C + (A + B)[100 + len(C) :])
+    ledger.written_on("a", A[:100])
+    desk.staging.open(staged_id).write(100, C)
+    crash(desk)
+    ledger.desk = ledger.again()
+    await ledger.desk.write_back.recover()
+    await save(ledger, "b", B)
+
+
 async def publish_over(ledger: Ledger) -> None:
     """A newer file takes the name before the older one has gone up, and was not synced."""
     desk = ledger.desk
@@ -278,6 +296,7 @@ BEFORE_UPLOADS: list[Scenario] = [
     a_change_in_the_middle,
     a_truncation,
     a_client_publishes,
+    a_kill_before_the_power_loss,
     publish_over,
     rename_over,
 ]
@@ -363,12 +382,6 @@ def desk_on(disk: LossyDisk, store: Store) -> Desk:
     )
 
 
-def pull_the_plug(desk: Desk) -> None:
-    desk.journal._env.close()
-    desk.journal._pending.close()
-    desk.staging.close()
-
-
 async def until_the_power_goes(
     disk: LossyDisk, store: Store, scenario: Scenario, *, beside: bool
 ) -> tuple[Ledger | None, bool]:
@@ -377,16 +390,16 @@ async def until_the_power_goes(
         desk = desk_on(disk, store)
     except Stop:
         return None, True
-    ledger = Ledger(desk)
+    ledger = Ledger(desk, lambda: desk_on(disk, store))
 
     async def work() -> None:
         if beside:
             await scenario(ledger)
-        await desk.write_back.drain(60)
+        await ledger.desk.write_back.drain(60)
 
     stopped = not beside and await is_stopped(disk.power, partial(scenario, ledger))
-    stopped = stopped or await run_until_stopped(desk, disk.power, work)
-    pull_the_plug(desk)
+    stopped = stopped or await run_until_stopped(ledger.desk, disk.power, work)
+    crash(ledger.desk)
     return ledger, stopped
 
 
@@ -519,7 +532,7 @@ async def recover_until_the_power_goes(disk: LossyDisk, store: Store) -> bool:
         await desk.write_back.drain(60)
 
     stopped = await run_until_stopped(desk, disk.power, work)
-    pull_the_plug(desk)
+    crash(desk)
     return stopped
 
 

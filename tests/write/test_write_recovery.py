@@ -102,6 +102,15 @@ def test_a_plan_carried_out_needs_no_second_one() -> None:
         assert second.put == second.drop == second.set_aside == second.delete == second.lost == []
 
 
+def test_what_a_killed_engine_left_unsynced_is_remembered_as_such() -> None:
+    row = record(state=StagedState.STAGED, synced_ns=5)
+    for files, unsynced in ((found(10, 5), False), (found(10, 6), True), (found(11, 5), True)):
+        [sealed] = plan_of(row, files).put
+        assert sealed.unsynced is unsynced
+    [sealed] = plan_of(row._replace(synced_bytes=-1), found(10, 6)).put
+    assert not sealed.unsynced
+
+
 def test_a_scratch_file_is_kept_and_not_sealed() -> None:
     row = record(state=StagedState.STAGED)
     plan = plan_of(row, found(), uploads=False)

@@ -108,7 +108,7 @@ def _decide(
             queued = _torn(record, reason or record.last_error)
             plan.torn.append(queued)
         else:
-            queued = _sealed(record, file, now_ns=now_ns)
+            queued = _sealed(record, file, rebooted=rebooted, now_ns=now_ns)
         if queued != record:
             plan.put.append(queued)
         plan.queued.append(queued)
@@ -162,11 +162,12 @@ def _torn(record: StagedRecord, reason: str) -> StagedRecord:
     )
 
 
-def _sealed(record: StagedRecord, file: FoundFile, *, now_ns: int) -> StagedRecord:
+def _sealed(record: StagedRecord, file: FoundFile, *, rebooted: bool, now_ns: int) -> StagedRecord:
     # Whether an upload was begun is not known: the first thing the next one does is to ask the origin.
     attempts = max(1, record.attempts)
     grown = file.size_bytes != record.size_bytes
     if record.state is StagedState.STAGED or grown:
+        as_synced = (file.size_bytes, file.mtime_ns) == (record.synced_bytes, record.synced_ns)
         return record._replace(
             state=StagedState.SEALED,
             upload_id=next_upload_id(record.upload_id),
@@ -174,6 +175,8 @@ def _sealed(record: StagedRecord, file: FoundFile, *, now_ns: int) -> StagedReco
             sealed_ns=now_ns,
             attempts=attempts,
             file_inode=file.inode,
+            # What a power cut left is on the disk; what a killed engine left may still wait to be written.
+            unsynced=record.synced_bytes >= 0 and not rebooted and not as_synced,
             digest=b"",
         )
     return record._replace(state=StagedState.SEALED, attempts=attempts, file_inode=file.inode)
