@@ -17,6 +17,9 @@ from rig.writing_desk import Desk, Shelf
 from tiercache.cache import VersionRef
 from tiercache.origins.base import Origin
 
+PATIENCE_S = 30.0
+"""Only how long a broken test takes to fail."""
+
 
 class Stop(BaseException):
     """The process ends here."""
@@ -31,12 +34,26 @@ class Power:
         self.last = ""
         self._stop_at = stop_at
         self._lock = threading.Lock()
+        self._calls = threading.Condition()
+        self._running = 0
 
     def run(self, name: str, function: Callable[[], Any]) -> Any:
         self.tick(name)
-        result = function()
+        with self._calls:
+            self._running += 1
+        try:
+            result = function()
+        finally:
+            with self._calls:
+                self._running -= 1
+                self._calls.notify_all()
         self.tick(name)
         return result
+
+    def wait_idle(self) -> None:
+        """Return when the calls that were under way have ended: the next run could meet them. Blocking."""
+        with self._calls:
+            assert self._calls.wait_for(lambda: not self._running, PATIENCE_S)
 
     def tick(self, name: str) -> None:
         with self._lock:
@@ -91,7 +108,7 @@ async def is_stopped(power: Power, work: Callable[[], Awaitable[None]]) -> bool:
         if rest is not None:
             raise rest from None
         assert stops is not None
-        return True
     except Stop:
-        return True
+        pass
+    await trio.to_thread.run_sync(power.wait_idle)
     return power.off

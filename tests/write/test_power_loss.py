@@ -18,6 +18,7 @@ import trio
 from rig.faultproxy import FaultProxy, Forward
 from rig.lossy_disk import LossyDisk, lossy
 from rig.power_cut import Power, Stop, is_stopped, run_until_stopped, stopping_origin, stopping_shelf
+from rig.promises import Promises, Told
 from rig.s3_limits import ScaledLimits
 from rig.s3_requests import Answer, Request
 from rig.seaweedfs import Bucket
@@ -46,8 +47,6 @@ LIMITS = Limits(
     buffer_bytes=10 * 1024,
 )
 
-TOLD = (StagedState.CONFLICT, StagedState.LOST)
-
 
 def content(seed: int, size_bytes: int = 3 * 4096 + 100) -> bytes:
     """Bytes without a zero in them: what a hole brings in is seen."""
@@ -58,43 +57,14 @@ A, B, C = content(1), content(2), content(3, 5000)
 LARGE, LARGER = content(4, 30 * 1024), content(5, 33 * 1024)
 
 
-class Fate:
-    """What one name may come to."""
-
-    def __init__(self) -> None:
-        self.whole: set[bytes | None] = {None}
-        """What the origin may have: states that were whole."""
-        self.promised: set[bytes | None] | None = None
-        """Since something was acknowledged at the level local or higher: that, and the whole states that came after."""
-        self.prefix: bytes | None = b""
-        """What must be left of a file that is told of; None where telling is no excuse."""
-
-
-class Ledger:
-    """What was promised of each name."""
+class Ledger(Promises):
+    """What was promised of the files of one desk."""
 
     def __init__(self, desk: Desk, again: Callable[[], Desk]) -> None:
+        super().__init__()
         self.desk = desk
         self.again = again
         """Another engine on the same disk, when the first was killed."""
-        self.fates: dict[str, Fate] = {}
-
-    def begins(self, name: str, data: bytes | None) -> None:
-        """This state is on its way, and whole."""
-        fate = self.fates.setdefault(name, Fate())
-        fate.whole.add(data)
-        if fate.promised is not None:
-            fate.promised.add(data)
-
-    def acknowledged(self, name: str, data: bytes | None) -> None:
-        """It survives a power cut."""
-        self.begins(name, data)
-        self.fates[name].promised = {data}
-        self.fates[name].prefix = None
-
-    def written_on(self, name: str, kept: bytes) -> None:
-        """The file itself is changed, without a promise yet: ``kept`` of it stays what it was."""
-        self.fates[name].prefix = kept
 
 
 Scenario = Callable[[Ledger], Awaitable[None]]
@@ -419,21 +389,13 @@ async def look(desk: Desk, store: Store, ledger: Ledger, hint: str) -> None:
     async with desk.running():
         await desk.write_back.drain(60)
         await desk.write_back.drain(60)
-    objects = store.objects()
-    told = {record.key: record for record in desk.journal.records()}
-    for name, fate in ledger.fates.items():
-        found, record = objects.get(name), told.pop(desk.key(name), None)
-        assert found in fate.whole, f"{hint}: a state of {name} that never was is at the origin"
-        if record is not None:
-            assert record.state in TOLD, f"{hint}: {record}"
-            assert record.last_error, hint
-        if fate.promised is None or found in fate.promised:
-            continue
-        assert record is not None, f"{hint}: {name} was promised and is gone"
-        assert fate.prefix is not None, f"{hint}: {name} was promised: {record.last_error}"
-        assert kept_bytes(desk, record.id).startswith(fate.prefix), f"{hint}: {name} was promised: {record.last_error}"
-    assert not told, f"{hint}: {told}"
-    assert set(objects) <= set(ledger.fates), hint
+    told = {
+        record.key.removeprefix(desk.prefix).decode(): Told(
+            record.state, record.last_error, kept_bytes(desk, record.id)
+        )
+        for record in desk.journal.records()
+    }
+    ledger.check(store.objects(), told, hint)
     left = {str(record.id) for record in desk.journal.records() if record.state is StagedState.CONFLICT}
     assert desk.staged_names() == left, hint
     assert desk.journal.retractions() == [], hint
