@@ -189,3 +189,29 @@ def test_what_a_renamed_file_left_does_not_move_with_its_directory(ground: Groun
             assert {name: ground.get(name) for name in ground.names()} == {"b": b"new", "e/c": b"clean"}
 
     run(scenario)
+
+
+def test_what_a_cut_upload_left_in_a_directory_that_moved_does_not_move_it_again(posix_ground: Ground) -> None:
+    """It may have been removed by then, and must not come back."""
+    ground = posix_ground
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL) as (engine, names):
+            await names.root(ground.root)
+            await names.mkdir(ground.key("d"), mode=0o755, uid=0, gid=0)
+            origin = interpose(names)
+            sending = origin.stop("write")
+            await write_file(names, ground.key("d/a"), b"bytes")
+            await sending.reached()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: names.rename(ground.key("d"), ground.key("e")))
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                sending.open()
+            await drained(engine)
+            assert names.tree.trees_changed == 1
+            await names.unlink(ground.key("e/a"))
+            await names.rmdir(ground.key("e"))
+            await drained(engine)
+            assert await is_absent(ground, names, "e")
+
+    run(scenario)

@@ -57,6 +57,7 @@ def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, le
         committed_etag="",
         last_error="",
         base=None,
+        moves=None,
     )
 
 
