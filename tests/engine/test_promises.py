@@ -93,6 +93,7 @@ def test_a_level_that_nothing_here_reaches_is_refused_in_one_line() -> None:
 def on(ground: Ground, scenario: Callable[[Engine, Namespace], Awaitable[None]], **settings: Any) -> None:
     async def body() -> None:
         async with ground.engine(**settings) as (engine, names):
+            await names.root(ground.root)
             await scenario(engine, names)
 
     run(body)
@@ -147,8 +148,12 @@ def test_what_is_written_anew_after_a_sync_is_not_durable(ground: Ground) -> Non
     on(ground, scenario, **LATER)
 
 
-def test_the_level_of_a_file_is_set_by_an_attribute_and_kept(ground: Ground) -> None:
+@pytest.mark.parametrize("kind", ["posix", "s3"])
+def test_the_level_of_a_file_is_set_by_an_attribute_and_kept(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """New files and directories have that of their directory; it outlives the engine and the upload."""
+    ground = make_ground(kind, request, tmp_path)
 
     async def made(engine: Engine, names: Namespace) -> None:
         directory = await names.mkdir(ground.key("sure"), mode=0o755, uid=0, gid=0)
