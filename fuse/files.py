@@ -62,7 +62,7 @@ class OpenFiles:
                 truncate=bool(flags & os.O_TRUNC),
                 append=bool(flags & os.O_APPEND),
             )
-        return self._nodes.entry_out(entry), await self._opened(entry, handle, caller)
+        return self._nodes.entry_out(entry), await self._opened(entry, handle, flags, caller)
 
     def create_now(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
@@ -86,7 +86,8 @@ class OpenFiles:
         if created is None:
             return None
         entry, handle = created
-        verdict = self._pages.opened(entry.inode, content_of(entry), handle.lendable(), others_agree=True)
+        fd = None if flags & os.O_DSYNC else handle.lendable()  # see ``_lendable``
+        verdict = self._pages.opened(entry.inode, content_of(entry), fd, others_agree=True)
         return self._nodes.entry_out(entry), self._number(handle, caller, verdict, content_of(entry))
 
     async def open(self, node: int, flags: int, caller: Caller) -> OpenOut:
@@ -118,7 +119,7 @@ class OpenFiles:
             raise Changed("the file changes faster than it can be opened")
         if truncate:
             self.wrote(inode)
-        return await self._opened(entry, handle, caller)
+        return await self._opened(entry, handle, flags, caller)
 
     def open_now(self, node: int, caller: Caller) -> OpenOut | None:
         """Open for reading where the catalog can answer alone and the bytes are here, else None."""
@@ -275,7 +276,7 @@ class OpenFiles:
         if self._streams:
             self._streams.note_write(inode)
 
-    async def _opened(self, entry: Entry, handle: Handle, caller: Caller) -> OpenOut:
+    async def _opened(self, entry: Entry, handle: Handle, flags: int, caller: Caller) -> OpenOut:
         """Decide how the kernel reads and writes a new handle. One that cannot share the file which the kernel has for
         the inode stands for another inode from now on: Changed (ESTALE) makes the kernel look the name up again."""
         inode = entry.inode
@@ -284,7 +285,8 @@ class OpenFiles:
                 with self._notices.acting():
                     await handle.write_in_place()
                 entry = handle.entry
-            verdict = self._pages.opened(inode, content_of(entry), handle.lendable(), others_agree=handle.agrees())
+            fd = self._lendable(handle, flags)
+            verdict = self._pages.opened(inode, content_of(entry), fd, others_agree=handle.agrees())
         except BaseException as error:
             with trio.CancelScope(shield=True):
                 await handle.close()
@@ -293,6 +295,12 @@ class OpenFiles:
                 raise Changed("the kernel has other bytes of this file open") from error
             raise
         return self._number(handle, caller, verdict, content_of(entry))
+
+    def _lendable(self, handle: Handle, flags: int) -> int | None:
+        """Of a file that the kernel writes by itself it does not tell us when a write has to be on the disk on its
+        return (O_SYNC, O_DSYNC): such opens are not lent, unless they have to share what is lent already."""
+        synchronous = handle.writable and flags & os.O_DSYNC and self._pages.lent(handle.inode) is None
+        return None if synchronous else handle.lendable()
 
     def _number(self, handle: Handle, caller: Caller, verdict: PageVerdict, content: Content) -> OpenOut:
         if verdict.backing is not None:

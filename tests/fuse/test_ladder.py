@@ -61,6 +61,12 @@ def write(place: Place, closing: ExitStack) -> None:
     os.write(descriptor, DATA)
 
 
+def write_synchronously(place: Place, closing: ExitStack) -> None:
+    descriptor = os.open(place.path, os.O_WRONLY | os.O_CREAT | os.O_DSYNC)
+    closing.callback(close_whatever_happened, descriptor)
+    os.write(descriptor, DATA)
+
+
 def close_whatever_happened(descriptor: int) -> None:
     with suppress(OSError):
         os.close(descriptor)
@@ -95,6 +101,7 @@ def drain(place: Place, closing: ExitStack) -> None:
 SYNC: dict[str, Any] = {"sync_on_close": True}
 ROWS: list[tuple[str, Act, dict[str, Any], dict[str, bool]]] = [
     ("write", write, {}, {"killed": True, "power": False, "node": False}),
+    ("write, O_DSYNC", write_synchronously, {}, {"killed": True, "power": True, "node": False}),
     ("close", close, {}, {"killed": True, "power": False, "node": False}),
     ("close, memory", close, {"ack": "memory", **SYNC}, {"killed": True, "power": False, "node": False}),
     ("fsync, memory", fsync, {"ack": "memory"}, {"killed": True, "power": False, "node": False}),
