@@ -13,7 +13,7 @@ from rig.remembered_parts import RememberedParts
 from rig.s3_limits import ScaledLimits, ScaledStore
 from rig.seaweedfs import Bucket
 from tiercache.errors import Broken, Busy, Changed, Denied
-from tiercache.model import PartedUpload
+from tiercache.model import Attributes, PartedUpload
 from tiercache.origins import (
     ALWAYS,
     Condition,
@@ -252,3 +252,34 @@ def test_a_lost_answer_to_the_completion_is_success(
     assert written.size_bytes == len(file.data)
     assert s3_bucket.get("key") == file.data
     assert s3_proxy.count("CreateMultipartUpload") == 1
+
+
+@pytest.mark.parametrize("change", ["copy", "set attributes"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_part_of_a_copy_that_fails_some_times_is_the_only_one_that_is_copied_again(
+    origin: Origin, s3_bucket: Bucket, s3_proxy: FaultProxy, store: ScaledStore, number: int, change: str
+) -> None:
+    data = os.urandom(3 * 50 * KIB)
+    s3_bucket.put("key", data)
+    s3_proxy.script([200] * number + [500, 503], operation="UploadPartCopy")
+    if change == "copy":
+        origin.copy(b"key", b"target")
+        assert s3_bucket.get("target") == data
+    else:
+        origin.set_attributes(b"key", Attributes(0o600, 1, 2, 3))
+    assert s3_bucket.get("key") == data
+    assert s3_proxy.count("UploadPartCopy") == 3 + 2
+    assert store.unfinished == []
+
+
+def test_a_part_of_a_copy_that_fails_for_good_leaves_nothing(
+    origin: Origin, s3_bucket: Bucket, s3_proxy: FaultProxy, store: ScaledStore
+) -> None:
+    s3_bucket.put("key", os.urandom(3 * 50 * KIB))
+    s3_proxy.answer(500, operation="UploadPartCopy")
+    with pytest.raises(Busy) as told:
+        origin.copy(b"key", b"target")
+    assert type(told.value) is Busy
+    assert s3_proxy.count("UploadPartCopy") == 1 + QUICK.retries
+    assert store.unfinished == []
+    assert s3_bucket.keys() == ["key"]

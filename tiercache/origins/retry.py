@@ -13,7 +13,7 @@ from tiercache.config import FetchConfig
 from tiercache.errors import Absent, Busy, Changed, Exists, TierCacheError
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
-from tiercache.origins.base import Capability, Origin, Progress, Upload
+from tiercache.origins.base import Capability, Origin, Progress, Repeating, Upload
 from tiercache.origins.http_status import UploadGone
 
 T = TypeVar("T")
@@ -43,6 +43,17 @@ class PagedOrigin(Protocol):
     def list_with(self, call: Callable[[Callable[[], T]], T], directory: Key) -> Iterator[ObjectStat]: ...
 
     def walk_with(self, call: Callable[[Callable[[], T]], T], directory: Key) -> Iterator[ObjectStat]: ...
+
+
+@runtime_checkable
+class PartsOrigin(Protocol):
+    """An origin that copies large objects part by part, and can have each part retried for itself."""
+
+    def copy_with(self, repeating: Repeating, source: Key, target: Key, etag: str = "") -> ObjectStat: ...
+
+    def set_attributes_with(
+        self, repeating: Repeating, key: Key, attributes: Attributes, etag: str = ""
+    ) -> ObjectStat: ...
 
 
 class _Exhausted(Busy):
@@ -115,9 +126,16 @@ class RetryingOrigin:
                     raise
                 return ours
 
-        written = self._retrying("write", attempt)
+        written = self._retrying_all("write", attempt)
         self._count_bytes("written", upload.source.size_bytes)
         return written
+
+    def _retrying_all(self, op: str, attempt: Callable[[bool], T]) -> T:
+        """``_retrying`` for what retries its own requests by ``_repeating``."""
+        try:
+            return self._retrying(op, attempt)
+        except _Exhausted as error:
+            raise Busy(str(error)) from error
 
     def _repeating(self, request: Callable[[], T]) -> T:
         try:
@@ -141,7 +159,10 @@ class RetryingOrigin:
         self._retrying("delete", attempt)
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
-        return self._retrying("copy", lambda _: self._origin.copy(source, target, etag))
+        origin = self._origin
+        if isinstance(origin, PartsOrigin):
+            return self._retrying_all("copy", lambda _: origin.copy_with(self._repeating, source, target, etag))
+        return self._retrying("copy", lambda _: origin.copy(source, target, etag))
 
     def rename(self, source: Key, target: Key, *, no_replace: bool = False, exchange: bool = False) -> None:
         self._once("rename", lambda: self._origin.rename(source, target, no_replace=no_replace, exchange=exchange))
@@ -175,7 +196,12 @@ class RetryingOrigin:
         return self._once("link", lambda: self._origin.link(source, target))
 
     def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
-        return self._retrying("setattr", lambda _: self._origin.set_attributes(key, attributes, etag))
+        origin = self._origin
+        if isinstance(origin, PartsOrigin):
+            return self._retrying_all(
+                "setattr", lambda _: origin.set_attributes_with(self._repeating, key, attributes, etag)
+            )
+        return self._retrying("setattr", lambda _: origin.set_attributes(key, attributes, etag))
 
     def space(self, key: Key) -> Space:
         return self._retrying("space", lambda _: self._origin.space(key))

@@ -13,12 +13,12 @@ from tiercache.errors import Absent, Broken, Busy, Denied, TierCacheError
 from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, BaseVersion, Key, PartedUpload
 from tiercache.origins import etags
-from tiercache.origins.base import Condition, Suspended, Upload
+from tiercache.origins.base import Condition, Repeating, Suspended, Upload
 from tiercache.origins.fair_pool import FairPool
 from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import held_body
-from tiercache.origins.obstore_calls import text_of
+from tiercache.origins.obstore_calls import Found, text_of
 from tiercache.origins.s3.control import Control, conditions
 from tiercache.origins.s3.proof import md5_of_parts, tells_md5
 from tiercache.origins.s3.sending import Listed, Sending
@@ -155,17 +155,17 @@ class Multipart:
             **({"CopySourceIfMatch": match} if match is not None else {}),
         )
 
-    def copy(self, source: Key, target: Key, size_bytes: int, etag: str, headers: Mapping[str, Any]) -> str:
-        """Copy an object over the limit of a single copy; returns the etag."""
-        parts = plan_parts(size_bytes, self._limits, part_size_bytes=self._limits.single_copy_bytes)
+    def copy(self, source: Key, target: Key, found: Found, headers: Mapping[str, Any], repeating: Repeating) -> str:
+        """Copy an object over the limit of a single copy, in the version that was found; returns the etag."""
+        parts = plan_parts(found.size_bytes, self._limits, part_size_bytes=self._limits.single_copy_bytes)
+        upload = repeating(lambda: self._begin(target, headers))
 
-        def send(upload: str, part: Part) -> str:
-            answer = self._copy_part(source, target, upload, part, etag)
+        def send(part: Part) -> str:
+            answer = repeating(lambda: self._copy_part(source, target, upload, part, found.etag))
             return etags.plain(answer["CopyPartResult"]["ETag"])
 
-        upload = self._begin(target, headers)
         try:
-            sent = self._copies.map(lambda part: send(upload, part), parts)
+            sent = self._copies.map(send, parts)
             return self._complete(target, upload, sent, Condition())
         except BaseException:
             self._abort_quietly(target, upload)

@@ -15,7 +15,8 @@ from tiercache.errors import Absent, Broken, Busy, Changed, Exists, NotDirectory
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Upload
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Repeating, Upload
+from tiercache.origins.base import directly as at_once
 from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part
 from tiercache.origins.local_file import read_part
@@ -244,12 +245,16 @@ class S3Origin:
         self._control.delete(key)
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
+        return self.copy_with(at_once, source, target, etag)
+
+    def copy_with(self, repeating: Repeating, source: Key, target: Key, etag: str = "") -> ObjectStat:
+        """``copy``, each request of a large one made through ``repeating``."""
         found, answer = self._control.head(source)
         if etag and found.etag != etag:
             raise Changed(f"{self._control.name(source)} is no longer the version that was asked for")
         if found.size_bytes > self._limits.single_copy_bytes:
             headers = {"Metadata": dict(found.metadata)} | kept_headers(answer)
-            copied = self._multipart.copy(source, target, found.size_bytes, found.etag, headers)
+            copied = self._multipart.copy(source, target, found, headers, repeating)
         else:
             copied = self._copy_at_once(source, target, found.etag, {})
         return self._confirmed(target, copied, found.size_bytes)
@@ -268,6 +273,10 @@ class S3Origin:
         return etags.plain(answer.get("CopyObjectResult", {}).get("ETag"))
 
     def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
+        return self.set_attributes_with(at_once, key, attributes, etag)
+
+    def set_attributes_with(self, repeating: Repeating, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
+        """``set_attributes``, each request of a large copy made through ``repeating``."""
         try:
             found, answer = self._control.head(key)
         except Absent:
@@ -277,7 +286,7 @@ class S3Origin:
         kind, _ = metadata.decode(found.metadata, Kind.FILE, found.modified_ns)
         arguments = {"Metadata": metadata.replace(found.metadata, attributes, kind)} | kept_headers(answer)
         if found.size_bytes > self._limits.single_copy_bytes:
-            self._multipart.copy(key, key, found.size_bytes, found.etag, arguments)
+            self._multipart.copy(key, key, found, arguments, repeating)
         else:
             self._copy_at_once(key, key, found.etag, arguments | {"MetadataDirective": "REPLACE"})
         return self._described(key, self._head(key))
