@@ -10,7 +10,7 @@ import trio
 from tiercache.journal import Journal, StagedRecord
 from tiercache.model import Key, OriginId, StagedState
 from tiercache.writeback.bell import Bell
-from tiercache.writeback.queue import UploadQueue
+from tiercache.writeback.queue import Bulk, UploadQueue
 
 Lane = tuple[OriginId, Key]
 
@@ -101,21 +101,21 @@ class Turns:
 
     def _start_due(self, nursery: trio.Nursery, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
         while (taken := self._queue.take(trio.current_time())) is not None:
-            staged_id, large = taken
+            staged_id, bulk = taken
             record = self._record(staged_id)
             if record is None or record.state not in _HAVE_TURNS:
-                self._queue.ended(large=large)
+                self._queue.ended(bulk)
             elif record.lane in self._busy:
-                self._queue.ended(large=large)
+                self._queue.ended(bulk)
                 self._parked.setdefault(record.lane, set()).add(staged_id)
             elif self._ahead(record):
-                self._queue.ended(large=large)
+                self._queue.ended(bulk)
                 self._held.add(staged_id)
             else:
                 self._busy[record.lane] = staged_id
-                nursery.start_soon(self._turn, record, large, work)
+                nursery.start_soon(self._turn, record, bulk, work)
 
-    async def _turn(self, taken: StagedRecord, large: bool, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
+    async def _turn(self, taken: StagedRecord, bulk: Bulk, work: Callable[[StagedRecord], Awaitable[None]]) -> None:
         lane = taken.lane
         try:
             record = self._record(taken.id)
@@ -129,7 +129,7 @@ class Turns:
             raise
         finally:
             del self._busy[lane]
-            self._queue.ended(large=large)
+            self._queue.ended(bulk)
             for staged_id in sorted(self._parked.pop(lane, ())):
                 parked = self._record(staged_id)
                 if parked is not None:
