@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tiercache.errors import Absent, Broken, Busy, Denied, TierCacheError
+from tiercache.errors import Absent, Broken, Busy, Changed, Denied, TierCacheError
 from tiercache.memory import Memory, Purpose
 from tiercache.model import BLOCK_SIZE_BYTES, BaseVersion, Key, PartedUpload
 from tiercache.origins import etags
@@ -136,7 +136,9 @@ class Multipart:
         except (Busy, Denied):
             raise
         except TierCacheError as error:
-            # It may be gone by now, or the store may not do that. Whether it may be replaced is asked at the end.
+            if isinstance(error, Changed) and sending.upload.condition.etag == base.etag:
+                raise  # what the completion would meet, after all that is to be sent
+            # The store may not do that, or the version be gone that need not be there.
             _log.info("unchanged parts are sent: %s", error)
             sending.send_all()
             return ""
