@@ -227,6 +227,8 @@ def test_drain_waits_for_a_path_and_says_by_its_status_what_has_not_come_so_far(
 def test_a_mount_says_what_it_promises(tiercache: Command, origin: Path, mountpoint: Path) -> None:
     refused = tiercache.failure(*tiercache.here("mount", origin, mountpoint, "--ack", "replica"))
     assert refused.startswith("replica needs a durable cluster, and none is configured; allowed: ")
+    refused = tiercache.failure(*tiercache.here("mount", origin, mountpoint, "--profile", "scratch", "--ack", "origin"))
+    assert refused == "the profile scratch keeps files on this node: no ack = origin"
     told = tiercache.good(*tiercache.here("mount", origin, mountpoint, "--ack", "origin", "--sync-on-close"))
     assert told.endswith("(profile general, fsync and close wait for origin)\n")
     (mountpoint / "f").write_bytes(b"bytes")

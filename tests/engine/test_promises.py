@@ -64,6 +64,15 @@ def test_the_nearest_tells() -> None:
     assert promises.of(None, ((ACK, b"origin"),)) == Promise(ORIGIN, MEMORY)
 
 
+def test_files_that_stay_on_this_node_promise_no_more_than_its_disk() -> None:
+    """A rule for all files of a kind must not make each fsync of a temporary one fail."""
+    rules = [RuleConfig(path="*.pt", ack="origin", sync_on_close=True)]
+    promises = Promises.from_plain(Promises("memory", False, rules, uploads=False).plain())
+    assert promises.of(b"x.pt", ()) == Promise(LOCAL, LOCAL)
+    assert promises.of(b"x", ((ACK, b"origin"),)) == Promise(LOCAL, MEMORY)
+    assert promises.of(b"x", ()) == Promise(MEMORY, MEMORY)
+
+
 @pytest.mark.parametrize("stored", [b"replica", b"nonsense", b"\xff", b""])
 def test_what_another_tool_stored_as_a_level_is_passed_over(stored: bytes) -> None:
     assert Promises("origin", False).of(b"x", ((ACK, stored),)) == Promise(ORIGIN, MEMORY)
@@ -196,6 +205,15 @@ def test_an_attribute_that_cannot_be_kept_is_refused(ground: Ground) -> None:
         assert await names.getxattr(inode, b"user.tiercache.durable") == b"memory"
 
     on(ground, scenario, **LATER)
+
+
+def test_a_file_that_stays_here_is_synced_where_a_rule_says_origin(ground: Ground) -> None:
+    async def scenario(engine: Engine, names: Namespace) -> None:
+        await write_file(names, ground.key("a.pt"), b"bytes")
+        assert names.writes.durable(await names.lookup(ground.key("a.pt"))) is LOCAL
+        assert ground.names() == []
+
+    on(ground, scenario, profile="scratch", rules=[{"path": "*.pt", "ack": "origin", "sync_on_close": True}])
 
 
 def test_a_rule_of_the_configuration_holds_in_an_engine(ground: Ground) -> None:

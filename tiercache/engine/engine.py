@@ -358,7 +358,7 @@ class Engine:
                 self.orphans,
                 self.config.checkpoints,
             )
-            promises = Promises(settings.ack, settings.sync_on_close, self.config.rules)
+            promises = Promises(settings.ack, settings.sync_on_close, self.config.rules, uploads=settings.upload)
             found = self._namespaces[origin, settings] = Namespace(tree, settings, promises, parts)
         return found
 

@@ -13,7 +13,7 @@ import trio
 
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.promises import level_of
-from tiercache.errors import MountError, TierCacheError
+from tiercache.errors import InvalidArgument, MountError, TierCacheError
 from tiercache.journal import StagedRecord
 from tiercache.model import Key, OriginId, is_below
 
@@ -101,6 +101,8 @@ class Mounts:
             raise MountError(f"{mountpoint}: {there.url} is mounted there already")
         promise = _promise(**promise or {})
         namespace, root = await self._engine.attach(url, client, options, profile)
+        if promise.get("ack") == "origin" and not namespace.profile.upload:
+            raise InvalidArgument(f"the profile {namespace.profile.name} keeps files on this node: no ack = origin")
         namespace = self._engine.promising(namespace, promise)
         settings = {
             "client": client,

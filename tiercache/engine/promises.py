@@ -32,21 +32,24 @@ class Promise(NamedTuple):
 class Promises:
     """Of the files of one namespace."""
 
-    def __init__(self, ack: str, sync_on_close: bool, rules: Sequence[RuleConfig] = ()) -> None:
-        self._ack, self._sync_on_close, self._told = ack, sync_on_close, rules
+    def __init__(
+        self, ack: str, sync_on_close: bool, rules: Sequence[RuleConfig] = (), *, uploads: bool = True
+    ) -> None:
+        """Without ``uploads`` files stay on this node, and nothing more than its disk can be waited for."""
+        self._ack, self._sync_on_close, self._told, self._uploads = ack, sync_on_close, rules, uploads
         self._rules = [(_pattern(rule.path), rule) for rule in rules]
-        self._default = _promise(self._ack, sync_on_close=self._sync_on_close)
+        self._default = _promise(self._ack, sync_on_close=sync_on_close, uploads=uploads)
 
     @classmethod
     def from_plain(cls, told: Mapping[str, Any]) -> Promises:
         """Back from ``plain``."""
         rules = [RuleConfig.model_validate(rule) for rule in told["rules"]]
-        return cls(told["ack"], told["sync_on_close"], rules)
+        return cls(told["ack"], told["sync_on_close"], rules, uploads=told["uploads"])
 
     def plain(self) -> dict[str, Any]:
         """For other processes."""
         rules = [rule.model_dump() for rule in self._told]
-        return {"ack": self._ack, "sync_on_close": self._sync_on_close, "rules": rules}
+        return {"ack": self._ack, "sync_on_close": self._sync_on_close, "rules": rules, "uploads": self._uploads}
 
     def of(self, key: Key | None, xattrs: Xattrs) -> Promise:
         """``key`` None: of a file without a name, which no rule knows."""
@@ -54,7 +57,7 @@ class Promises:
             return self._default
         ack, sync_on_close = self._by_rules(key) if key is not None else (self._ack, self._sync_on_close)
         own = next((value for name, value in xattrs if name == ACK), b"")
-        return _promise(_known(own) or ack, sync_on_close=sync_on_close)
+        return _promise(_known(own) or ack, sync_on_close=sync_on_close, uploads=self._uploads)
 
     def _by_rules(self, key: Key) -> tuple[str, bool]:
         """Of the rules that match, the first that tells a thing tells it."""
@@ -65,8 +68,9 @@ class Promises:
 
 
 @functools.cache
-def _promise(ack: str, *, sync_on_close: bool) -> Promise:
+def _promise(ack: str, *, sync_on_close: bool, uploads: bool) -> Promise:
     level = Durability[ack.upper()]
+    level = level if uploads else min(level, Durability.LOCAL)
     return Promise(level, level if sync_on_close else Durability.MEMORY)
 
 
