@@ -16,6 +16,10 @@ INDEX_SUFFIX: Final = b".index.json"
 
 _SHARD = re.compile(rb"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})(?P<suffix>\.safetensors|\.bin)")
 """How Transformers and its kin name the parts of a sharded model; ``STEM.SUFFIX.index.json`` tells of them."""
+_TRAINER = re.compile(rb"checkpoint-\d+")
+"""What the Trainer of Transformers calls checkpoints: all have its arguments, and its state, which comes last."""
+_TRAINER_ARGUMENTS: Final = b"training_args.bin"
+_TRAINER_STATE: Final = b"trainer_state.json"
 _NUMBER = re.compile(rb"\d+")
 
 
@@ -73,11 +77,11 @@ def judge(name: bytes, files: Sequence[SavedFile], *, level: str) -> Checkpoint:
         sum(file.size_bytes for file in files),
         max((file.mtime_ns for file in files), default=0),
         reached,
-        _lacks(files, reached, level),
+        _lacks(name, files, reached, level),
     )
 
 
-def _lacks(files: Sequence[SavedFile], reached: str, level: str) -> str:
+def _lacks(checkpoint: bytes, files: Sequence[SavedFile], reached: str, level: str) -> str:
     if not files:
         return "it is empty"
     for state, word in (("lost", "is lost"), ("conflict", "is in conflict with another writer's")):
@@ -85,7 +89,7 @@ def _lacks(files: Sequence[SavedFile], reached: str, level: str) -> str:
             return f"{_shown(name)} {word}"
     if name := next((file.name for file in files if file.writing), b""):
         return f"{_shown(name)} is being written"
-    if missing := _missing([file.name for file in files]):
+    if missing := _missing(checkpoint, [file.name for file in files]):
         return f"{_shown(missing)} is missing"
     if LEVELS.index(reached) < LEVELS.index(level):
         behind = sum(LEVELS.index(file.level) < LEVELS.index(level) for file in files)
@@ -93,9 +97,11 @@ def _lacks(files: Sequence[SavedFile], reached: str, level: str) -> str:
     return ""
 
 
-def _missing(names: Sequence[bytes]) -> bytes:
+def _missing(checkpoint: bytes, names: Sequence[bytes]) -> bytes:
     """The first file that the names of the others tell of."""
     have = set(names)
+    if _TRAINER.fullmatch(checkpoint) and _TRAINER_ARGUMENTS in have and _TRAINER_STATE not in have:
+        return _TRAINER_STATE
     for name in names:
         directory = name[: name.rfind(b"/") + 1]
         if name.endswith(b".distcp") and directory + DCP_METADATA not in have:

@@ -44,6 +44,20 @@ def test_a_checkpoint_without_one_of_them_is_not(names: list[str], missing: str)
     assert not judged.complete
 
 
+def test_a_checkpoint_of_a_trainer_is_whole_with_the_state_that_it_writes_last() -> None:
+    """Its optimizer is the largest file and comes late. What it leaves beside the model at the end of a run has no such
+    state, and checkpoints of others have other files."""
+    names = ["model.safetensors", "training_args.bin", "scheduler.pt"]
+    assert judge(b"checkpoint-7", [saved(name) for name in names], level="origin").lacks == (
+        "trainer_state.json is missing"
+    )
+    whole = [*names, "optimizer.pt", "trainer_state.json"]
+    assert judge(b"checkpoint-7", [saved(name) for name in whole], level="origin").complete
+    assert judge(b"model", [saved(name) for name in names], level="origin").complete
+    others = ["model.safetensors", "optimizer.bin"]
+    assert judge(b"checkpoint-7", [saved(name) for name in others], level="origin").complete
+
+
 @pytest.mark.parametrize("wanted", LEVELS)
 @pytest.mark.parametrize("reached", LEVELS)
 def test_all_files_must_have_reached_the_level(wanted: str, reached: str) -> None:
