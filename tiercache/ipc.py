@@ -22,7 +22,7 @@ from tiercache import errors
 from tiercache.errors import Broken, TierCacheError
 from tiercache.model import Entry, Kind, VersionId
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 1
 
 MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
 """Longest frame of either direction; a longer one closes the connection."""

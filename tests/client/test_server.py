@@ -15,6 +15,9 @@ from rig.engines import PATIENCE_S, HttpOrigin, attached_client, small_config
 from tiercache import ipc
 from tiercache.client import Client
 from tiercache.client.connection import Connection
+from tiercache.config import Config
+from tiercache.engine.requests import OPERATIONS, Call
+from tiercache.engine.thread import stop_all
 from tiercache.errors import EngineUnreachable
 
 
@@ -207,3 +210,22 @@ def test_a_refusal_is_told_also_when_the_engine_closes_before_the_client_has_spo
             engines.sendall(ipc.pack(ipc.error_frame(ipc.NOTICE, EngineUnreachable("it has 2 clients already"))))
         with pytest.raises(EngineUnreachable, match=r"^it has 2 clients already$"):
             Connection(ours, tmp_path, PATIENCE_S)
+
+
+def test_an_engine_of_an_earlier_release_is_told_with_what_to_do(
+    config: Config, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It speaks the same protocol, so that commands can replace it, and lacks what clients need by now."""
+    now = OPERATIONS["attach"]
+
+    async def attach(call: Call, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await now.handler(call, **arguments)
+        del answer["promises"]
+        return answer
+
+    monkeypatch.setitem(OPERATIONS, "attach", now._replace(handler=attach))
+    client = Client(config, mode="inprocess")
+    with pytest.raises(EngineUnreachable, match="of an earlier release: replace it with `tiercache restart"):
+        client.attach(str(tree))
+    client.close()
+    stop_all()

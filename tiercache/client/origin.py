@@ -12,7 +12,7 @@ from tiercache.client.local import FOREVER_NS, Attachment, Copied
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.engine.promises import Promises
-from tiercache.errors import Absent, Broken, Changed
+from tiercache.errors import Absent, Broken, Changed, EngineUnreachable
 from tiercache.model import Durability, Entry, Key, Kind, VersionId, parent_of
 from tiercache.origins.base import Capability
 
@@ -49,6 +49,12 @@ class RemoteOrigin:
 
     def _attach(self, connection: Connection) -> Attachment:
         answer = connection.request("attach", dict(self._request))
+        if "promises" not in answer:
+            cache_dir = self._client.cache_dir
+            raise EngineUnreachable(
+                f"the engine of {cache_dir} (pid {connection.hello.pid}) is of an earlier release: replace it with "
+                f"`tiercache restart --cache-dir {cache_dir}`"
+            )
         self._promises = Promises.from_plain(answer["promises"])
         return Attachment(
             run_id=connection.hello.run_id,
@@ -156,12 +162,14 @@ class RemoteOrigin:
 
     def state(self, key: Key) -> str:
         """What the newest bytes of a name have reached: ``clean``, ``staged``, ``sealed``, ``uploading``, …"""
-        return str(self.request("state", key=key)["state"])
+        return str(self.request("state", key=key))
 
     def reached(self, key: Key, entry: Entry) -> dict[str, Any]:
         """How far the bytes of an entry have come (``state``, ``durable``, ``error``), and what is promised of the
         file (``ack``, ``sync_on_close``)."""
-        told = self.request("state", key=key) if entry.staged else {"state": "clean", "durable": "origin", "error": ""}
+        told = (
+            self.request("reached", key=key) if entry.staged else {"state": "clean", "durable": "origin", "error": ""}
+        )
         promise = self._promises.of(key, entry.xattrs)
         return {**told, "ack": promise.fsync.label, "sync_on_close": promise.close is not Durability.MEMORY}
 

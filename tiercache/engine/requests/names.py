@@ -106,7 +106,14 @@ async def setattr_(call: Call, *, namespace: int, key: bytes, changes: dict[str,
 
 
 @operation(Nature.READ)
-async def state(call: Call, *, namespace: int, key: bytes) -> dict[str, str]:
+async def state(call: Call, *, namespace: int, key: bytes) -> str:
+    """What the bytes of a name have reached, as ``user.tiercache.state`` tells it."""
+    space = call.namespace(namespace)
+    return space.writes.state(await space.lookup(key))
+
+
+@operation(Nature.READ)
+async def reached(call: Call, *, namespace: int, key: bytes) -> dict[str, str]:
     """What the bytes of a name have reached: ``state`` and ``durable`` as the attributes of these names tell them, and
     the ``error`` that keeps them from the origin."""
     space = call.namespace(namespace)
