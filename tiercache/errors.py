@@ -81,6 +81,10 @@ class NoSpace(TierCacheError):
     """A disk or a budget is full, and nothing can be freed."""
 
 
+class DiskFull(NoSpace):
+    """The disk is full, whatever the budget says."""
+
+
 class TooLarge(NoSpace):
     """The file would be larger than any file can be here."""
 

@@ -61,6 +61,9 @@ class Metrics:
         )
         self.upload_paced_seconds = self._counter("upload_paced_seconds", "Time that uploads waited for their rate")
         self.back_pressure = self._counter("back_pressure", "Writes that had to wait for room in staging")
+        self.disk_full_waits = self._counter(
+            "disk_full_waits", "Writes that waited because the disk of staging was full"
+        )
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 
         self.memory_bytes = self._gauge("memory_bytes", "Bytes of files held in memory, by purpose", "purpose")

@@ -219,6 +219,17 @@ class Cache:
         """Bring records and files that an earlier run left in step; once, before the first read."""
         return await recover(self._copies)
 
+    def reserve_for(self, others_bytes: Callable[[], int]) -> None:
+        """Keep so much of the NVMe tier's disk free, besides its floor, for bytes that are not the cache's."""
+        nvme = self._copies.tiers.get(Tier.NVME)
+        if nvme is not None:
+            nvme.reserved_bytes = others_bytes
+
+    def give_room(self, wanted_bytes: int) -> bool:
+        """Evict that much from the NVMe tier for others who find its disk full; False when nothing can go."""
+        nvme = self._copies.tiers.get(Tier.NVME)
+        return nvme is not None and nvme.give_room(wanted_bytes)
+
     async def run_trimmer(self, interval_s: float = TRIM_INTERVAL_S) -> None:
         """Keep the free-space floor while others fill the disk; a service that runs until it is cancelled."""
         while True:

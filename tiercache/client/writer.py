@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from tiercache import ipc
 from tiercache.client.connection import Connection
 from tiercache.client.dirty_pages import may_be_synced
-from tiercache.errors import Broken, EngineUnreachable, InvalidArgument, NoSpace, TierCacheError, errno_of, os_error
+from tiercache.errors import (
+    Broken,
+    EngineUnreachable,
+    InvalidArgument,
+    NoSpace,
+    TierCacheError,
+    Unsupported,
+    errno_of,
+    os_error,
+)
 from tiercache.model import Entry, Key
 
 if TYPE_CHECKING:
@@ -63,15 +72,28 @@ class Writer:
     def write(self, data: Any) -> int:
         """Write all of ``data`` at the file position. Waits while the staging budget is full; NoSpace when in vain."""
         with memoryview(data) as view, view.cast("B") as rest:
-            done = 0
+            done, helped_at = 0, -1
             while done < len(rest):
                 part = rest[done : done + ipc.STAGING_GRANT_BYTES]
                 self.reserve(self.tell() + len(part))
                 try:
                     done += os.write(self._descriptor, part)
                 except OSError as error:
-                    raise self._local_error("write", error) from error
+                    if done == helped_at:  # in vain, or the disk is not full but broken
+                        raise self._local_error("write", error) from error
+                    self._find_room(error, len(part))
+                    helped_at = done
             return done
+
+    def _find_room(self, error: OSError, length: int) -> None:
+        """The disk refused so many bytes at the file position: the engine makes room for them. Else the error."""
+        told = self._local_error("write", error)
+        if not isinstance(told, NoSpace):
+            raise told from error
+        try:
+            self._request("allocate", offset=self.tell(), length=length)
+        except Unsupported:
+            raise told from error
 
     def reserve(self, end: int) -> None:
         """Make sure that the file may grow to ``end`` bytes."""

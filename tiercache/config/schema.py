@@ -93,6 +93,8 @@ class StagingConfig(Section):
     capacity: Share = Size(0, 0.10)
     upload_delay_s: Duration = 0.0
     """How long a closed file waits before its upload, so that temporary files are never sent."""
+    wait_max_s: Duration = 300.0
+    """How long a writer waits for uploads while others fill the disk, before it gets ENOSPC."""
 
 
 class FetchConfig(Section):

@@ -14,7 +14,7 @@ import trio
 
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
-from tiercache.config import PROFILES, Config, Profile, ProfileName
+from tiercache.config import PROFILES, Config, Profile, ProfileName, disk_total_bytes
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
@@ -37,6 +37,7 @@ from tiercache.policies import make_policy
 from tiercache.readahead import ReadAhead
 from tiercache.staging import Staging
 from tiercache.tier import FileTier
+from tiercache.units import format_size
 from tiercache.writeback import DrainResult, WriteBack
 
 JOURNAL_FLUSH_S = 0.2
@@ -148,7 +149,9 @@ class Engine:
         closing.callback(self.catalog.close)
         self.journal = Journal(root / "journal", staging_directory=root / "staging", metrics=self.metrics)
         closing.callback(self.journal.close)
-        self.staging = Staging(root / "staging", config.staging_capacity_bytes(), self.metrics)
+        self.staging = Staging(
+            root / "staging", config.staging_capacity_bytes(), self.metrics, wait_max_s=config.staging.wait_max_s
+        )
         closing.callback(self.staging.close)
         # Nothing in it outlives the engine's end in order; after a crash the next start empties it.
         closing.callback(shutil.rmtree, config.ram_directory, ignore_errors=True)
@@ -163,6 +166,8 @@ class Engine:
             verify=config.verify,
         )
         closing.callback(self.cache.close)
+        self.cache.reserve_for(lambda: self.staging.unused_bytes)
+        self.staging.room.give = self.journal.give_room = self.cache.give_room
         self._kept_checkpoints = KeptCheckpoints(
             config.checkpoints, self.catalog, self.cache, root, config.nvme_capacity_bytes(), self.metrics
         )
@@ -198,6 +203,10 @@ class Engine:
 
     def _tiers(self, root: Path) -> list[FileTier]:
         config = self.config
+        left_bytes = disk_total_bytes(root) - config.free_space_floor_bytes() - config.staging_capacity_bytes()
+        if config.nvme_capacity_bytes() > left_bytes:
+            left = format_size(max(0, left_bytes))
+            log.warning("nvme.capacity is more than floor and staging leave of the disk of %s: %s", root, left)
         tiers = [self._tier(Tier.NVME, root / "nvme", config.nvme_capacity_bytes(), config.free_space_floor_bytes())]
         if config.ram_capacity_bytes() > 0:
             tiers.append(self._tier(Tier.RAM, config.ram_directory, config.ram_capacity_bytes(), 0))

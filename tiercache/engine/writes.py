@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from tiercache.config import Profile
 from tiercache.engine.closes import Closes
@@ -14,17 +15,19 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.promises import Promises
 from tiercache.engine.stages import Stages
 from tiercache.engine.tree import Tree
-from tiercache.errors import InvalidArgument, TooLarge, Unsupported
+from tiercache.errors import DiskFull, InvalidArgument, TooLarge, Unsupported
 from tiercache.model import Attributes, Durability, Entry, Key
-from tiercache.staging import StagedFile
+from tiercache.staging import FALLOC_KEEP_SIZE, StagedFile
 from tiercache.units import format_size
 
 COPY_RANGE_BYTES = 64 * 1024 * 1024
 """How much one copy_file_range(2) copies at most; programs ask again for the rest."""
 
-FALLOC_KEEP_SIZE = 0x01
 FALLOC_PUNCH_HOLE = 0x02
 FALLOC_ZERO_RANGE = 0x10
+
+
+Result = TypeVar("Result")
 
 
 class Writes:
@@ -46,10 +49,11 @@ class Writes:
         written = self.write_now(live, offset, data, append=append)
         if written is not None:
             return written
-        staged = await self._with_room(live, lambda size_bytes: (size_bytes if append else offset) + len(data))
-        written = staged.write(staged.size_bytes if append else offset, data)
-        live.mtime_ns = now_ns()
-        return written
+
+        async def put(staged: StagedFile) -> int:
+            return self._put(staged, staged.size_bytes if append else offset, data)
+
+        return await self._into(live, lambda size_bytes: (size_bytes if append else offset) + len(data), put)
 
     def write_now(self, live: LiveInode, offset: int, data: bytes | memoryview, *, append: bool) -> int | None:
         """As ``write`` where nothing has to be waited for, else None and nothing is written."""
@@ -61,9 +65,25 @@ class Writes:
         growth_bytes = start + len(data) - present_bytes
         if growth_bytes > 0 and not self._staging.reserve_now(staged.id, growth_bytes):
             return None
-        written = staged.write(start, data)
+        try:
+            written = self._put(staged, start, data)
+        except DiskFull:
+            self._staging.release(staged.id, max(0, growth_bytes))
+            return None
         live.mtime_ns = now_ns()
         return written
+
+    @staticmethod
+    def _put(staged: StagedFile, start: int, data: bytes | memoryview) -> int:
+        """Write all of ``data``; where the disk has no room for all of it the file grows by none of it, so that the
+        same can be tried again."""
+        size_bytes = staged.size_bytes
+        try:
+            return staged.write(start, data)
+        except DiskFull:
+            if staged.size_bytes > size_bytes:
+                staged.truncate(size_bytes)
+            raise
 
     async def truncate(self, live: LiveInode, size_bytes: int) -> None:
         """Set the size; to 0 without fetching what was there."""
@@ -71,9 +91,11 @@ class Writes:
             raise InvalidArgument("a file cannot have a negative size")
         if size_bytes > self._staging.capacity_bytes:
             raise TooLarge(f"{format_size(size_bytes)} are more than staging may ever hold; raise staging.capacity")
-        staged = await self._with_room(live, lambda _: size_bytes, empty=size_bytes == 0)
-        staged.truncate(size_bytes)
-        live.mtime_ns = now_ns()
+
+        async def put(staged: StagedFile) -> None:
+            staged.truncate(size_bytes)
+
+        await self._into(live, lambda _: size_bytes, put, empty=size_bytes == 0)
 
     async def allocate(self, live: LiveInode, mode: int, offset: int, length: int) -> None:
         """fallocate(2). Unsupported for what changes the place of bytes in a file."""
@@ -82,32 +104,58 @@ class Writes:
         end = 0 if mode & FALLOC_PUNCH_HOLE else offset + length
         if end > self._staging.capacity_bytes:
             raise TooLarge(f"{format_size(end)} are more than staging may ever hold; raise staging.capacity")
-        staged = await self._with_room(live, lambda size_bytes: max(size_bytes, end))
-        staged.allocate(mode, offset, length)
-        live.mtime_ns = now_ns()
+
+        async def put(staged: StagedFile) -> None:
+            staged.allocate(mode, offset, length)
+
+        await self._into(live, lambda size_bytes: max(size_bytes, end), put)
 
     async def copy_into(self, live: LiveInode, offset: int, source_fd: int, source: int, length: int) -> int:
         """Copy a range of an open local file; how much was copied."""
         length = min(length, max(0, os.fstat(source_fd).st_size - source), COPY_RANGE_BYTES)
-        staged = await self._with_room(live, lambda size_bytes: max(size_bytes, offset + length))
-        copied = await self._staging.copy_range(source_fd, staged, source=source, offset=offset, length=length)
+
+        async def put(staged: StagedFile) -> int:
+            return await self._staging.copy_range(source_fd, staged, source=source, offset=offset, length=length)
+
+        return await self._into(live, lambda size_bytes: max(size_bytes, offset + length), put)
+
+    async def _into(
+        self,
+        live: LiveInode,
+        wanted_bytes: Callable[[int], int],
+        put: Callable[[StagedFile], Awaitable[Result]],
+        *,
+        empty: bool = False,
+    ) -> Result:
+        """``put`` into the staged file, which may grow to ``wanted_bytes`` of its present size: in the budget, and
+        where others fill the disk, when uploads have made room there."""
+
+        async def attempt() -> Result:
+            staged, granted_bytes = await self._with_room(live, wanted_bytes, empty=empty)
+            try:
+                return await put(staged)
+            except DiskFull:
+                self._staging.release(staged.id, granted_bytes)
+                raise
+
+        result = await self._staging.room.waited_for(attempt)
         live.mtime_ns = now_ns()
-        return copied
+        return result
 
     async def _with_room(
         self, live: LiveInode, wanted_bytes: Callable[[int], int], *, empty: bool = False
-    ) -> StagedFile:
-        """The staged file that may be written now, with room to grow to ``wanted_bytes`` of its present size. While we
-        wait for room others append to it, or it is sealed and sent: then everything is asked again."""
+    ) -> tuple[StagedFile, int]:
+        """The staged file that may be written now, and what it was granted to grow to ``wanted_bytes`` of its present
+        size. While we wait for room others append to it, or it is sealed and sent: then everything is asked again."""
         while True:
             staged = await self.stages.writable(live, empty=empty)
             growth_bytes = wanted_bytes(staged.size_bytes) - staged.size_bytes
             if growth_bytes <= 0:
-                return staged
+                return staged, 0
             await self._staging.reserve(staged.id, growth_bytes)
             grown = wanted_bytes(staged.size_bytes) - staged.size_bytes if live.staged is staged else 0
             if grown == growth_bytes and self.stages.is_writable(staged):
-                return staged
+                return staged, growth_bytes
             self._staging.release(staged.id, growth_bytes)
 
     # -- attributes ---------------------------------------------------------------------------------

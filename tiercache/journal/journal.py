@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import lmdb
 import trio
 
 from tiercache import durable, fork
-from tiercache.errors import Broken, JournalDamaged, NoSpace
+from tiercache.errors import Broken, DiskFull, JournalDamaged, NoSpace
 from tiercache.journal.pending import Change, Pending
 from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
 from tiercache.metrics import Metrics
@@ -19,6 +19,8 @@ from tiercache.model import Key, OriginId, StagedState
 
 FORMAT = b"tiercache-journal-1"
 INITIAL_MAP_BYTES = 64 * 1024 * 1024
+COMMIT_BYTES = 64 * 1024
+"""Room that is asked for when the disk is too full for a commit."""
 MAX_MAP_BYTES = 64 * 1024 * 1024 * 1024
 
 _ROWS = b"rows"
@@ -56,6 +58,8 @@ class Journal:
         self._durable_count = 0
         self._committing = trio.Lock()
         self._env_lock = threading.Lock()
+        self.give_room: Callable[[int], bool] = lambda wanted_bytes: False
+        """Asks others on the same disk for that much; whether they gave up any."""
         self.last_id = 0
         self.commits = 0
         self.rebooted = False
@@ -192,12 +196,20 @@ class Journal:
             # Not to be interrupted: the commit goes on in its thread anyway, and its result decides what is owed.
             with trio.CancelScope(shield=True):
                 try:
-                    await trio.to_thread.run_sync(self._commit, rows, total, self.last_id, self._recovered)
+                    await self._commit_in_room(rows, total)
                 except BaseException:
                     self._owed = dict.fromkeys([*owed, *self._owed])
                     raise
             self._durable_count = covers
             self._pending.committed(pending)
+
+    async def _commit_in_room(self, rows: list[tuple[int, bytes | None]], total: int) -> None:
+        while True:
+            try:
+                return await trio.to_thread.run_sync(self._commit, rows, total, self.last_id, self._recovered)
+            except DiskFull:
+                if not self.give_room(COMMIT_BYTES):
+                    raise
 
     def _rows_of(self, staged_ids: Iterable[int]) -> list[tuple[int, bytes | None]]:
         records = self._records
@@ -326,7 +338,7 @@ class Journal:
                 except lmdb.MapFullError:
                     self._grow()
                 except lmdb.DiskError as error:
-                    raise NoSpace(f"the disk of the journal {self.directory} is full") from error
+                    raise DiskFull(f"the disk of the journal {self.directory} is full") from error
                 except lmdb.Error as error:
                     raise _failed_commit(error, self.directory) from error
         self.commits += 1
@@ -383,5 +395,5 @@ def _pad_to_last_page(env: lmdb.Environment, data: Path) -> None:
 def _failed_commit(error: lmdb.Error, directory: Path) -> Broken | NoSpace:
     text = str(error)
     if "No space left" in text or "quota" in text.lower():
-        return NoSpace(f"the disk of the journal {directory} is full")
+        return DiskFull(f"the disk of the journal {directory} is full")
     return Broken(f"the journal {directory} cannot be written: {text}")

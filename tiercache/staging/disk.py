@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiercache import durable
-from tiercache.errors import Broken, NoSpace, TierCacheError
+from tiercache.errors import Broken, DiskFull, TierCacheError, TooLarge
 
 _libc = ctypes.CDLL(None, use_errno=True)
+FALLOC_KEEP_SIZE = 0x01
 _FICLONE = 0x40049409
 _COPY_BYTES = 64 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CANNOT_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM})
 
 
@@ -110,7 +111,7 @@ def _copy(disk: Disk, source_fd: int, target_fd: int, start: int, end: int) -> N
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """Turn an OSError of staging into a domain error: NoSpace, or Broken."""
+    """Turn an OSError of staging into a domain error: DiskFull, TooLarge, or Broken."""
     try:
         yield
     except OSError as error:
@@ -118,7 +119,9 @@ def told(what: str) -> Iterator[None]:
 
 
 def disk_error(what: str, error: OSError) -> TierCacheError:
-    """NoSpace when the disk is full, Broken for the rest."""
+    """DiskFull, TooLarge for what no file may be here, Broken for the rest."""
     if error.errno in _NO_ROOM:
-        return NoSpace(f"{what}: the disk of the staging directory is full")
+        return DiskFull(f"{what}: the disk of the staging directory is full")
+    if error.errno == errno.EFBIG:
+        return TooLarge(f"{what}: larger than a file may be on the disk of the staging directory")
     return Broken(f"{what}: {os.strerror(error.errno or errno.EIO)}")

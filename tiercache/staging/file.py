@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tiercache.errors import Lost, Unsupported
 from tiercache.staging.disk import Disk, disk_error, told
+from tiercache.staging.room import Room
 
 
 class StagedFile:
@@ -23,6 +24,7 @@ class StagedFile:
         staged_id: int,
         path: str,
         disk: Disk,
+        room: Room,
         *,
         fd: int = -1,
         name_number: int = 0,
@@ -36,6 +38,7 @@ class StagedFile:
         """How many names the directory had got when this one was made; 0 for one that an earlier run made."""
         self._fd = fd
         self._disk = disk
+        self._room = room
         self._on_open = on_open
         self._holders = 0
         self._closing = False
@@ -80,9 +83,13 @@ class StagedFile:
 
     def write(self, offset: int, data: bytes | memoryview) -> int:
         """Write all of ``data`` at ``offset``. NoSpace, Broken."""
-        with told("writing a staged file"):
-            self._disk.write(self.fd, data, offset)
-        return len(data)
+
+        def write() -> int:
+            with told("writing a staged file"):
+                self._disk.write(self.fd, data, offset)
+            return len(data)
+
+        return self._room.found(write, len(data))
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes at ``offset``, short only at the end."""
@@ -96,12 +103,16 @@ class StagedFile:
 
     def allocate(self, mode: int, offset: int, length: int) -> None:
         """fallocate(2): room for a range, a hole, or zeros, by ``mode``. Unsupported, NoSpace, Broken."""
-        try:
-            self._disk.allocate(self.fd, mode, offset, length)
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
-                raise Unsupported("the disk of the staging directory cannot allocate that way") from error
-            raise disk_error("allocating room in a staged file", error) from error
+
+        def allocate() -> None:
+            try:
+                self._disk.allocate(self.fd, mode, offset, length)
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise Unsupported("the disk of the staging directory cannot allocate that way") from error
+                raise disk_error("allocating room in a staged file", error) from error
+
+        self._room.found(allocate, length)
 
     def fsync(self) -> None:
         """Make the bytes durable. Lost when that fails, now and at every later call."""

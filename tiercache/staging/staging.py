@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +14,13 @@ import trio
 from tiercache.errors import Lost
 from tiercache.metrics import Metrics
 from tiercache.staging.budget import Budget
-from tiercache.staging.disk import Disk, told
+from tiercache.staging.disk import FALLOC_KEEP_SIZE, Disk, told
 from tiercache.staging.file import StagedFile
+from tiercache.staging.room import WAIT_MAX_S, Room
 
 LOST_DIRECTORY = "lost"
+CREATE_BYTES = 4096
+"""What a directory takes of the disk when it grows by a name."""
 MAX_AWAKE = 128
 """Descriptors kept open of files that wait for their upload and are read meanwhile."""
 
@@ -33,11 +37,20 @@ class FoundFile(NamedTuple):
 class Staging:
     """One file per written inode, named by its id. Accounts are kept by one (the engine's) thread."""
 
-    def __init__(self, directory: Path, capacity_bytes: int, metrics: Metrics, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        capacity_bytes: int,
+        metrics: Metrics,
+        *,
+        disk: Disk | None = None,
+        wait_max_s: float = WAIT_MAX_S,
+    ) -> None:
         self.directory = Path(directory)
         self.lost_directory = self.directory / LOST_DIRECTORY
         self.budget = Budget(capacity_bytes)
         self.budget.on_wait = metrics.back_pressure.inc
+        self.room = Room(self.budget, metrics, wait_max_s)
         self.disk = disk or Disk()
         self._files: dict[int, StagedFile] = {}
         self._charges: dict[int, int] = {}
@@ -62,6 +75,11 @@ class Staging:
     def capacity_bytes(self) -> int:
         return self.budget.capacity_bytes
 
+    @property
+    def unused_bytes(self) -> int:
+        """What writers may still be granted: the disk has to have it."""
+        return max(0, self.capacity_bytes - self.used_bytes)
+
     # -- ids and files --------------------------------------------------------------------------------------------
 
     def new_id(self) -> int:
@@ -83,13 +101,16 @@ class Staging:
         """A new empty file, open. NoSpace, Broken."""
         staged_id = self.new_id() if staged_id is None else staged_id
         path = self.path(staged_id)
-        with told("making a staged file"):
-            fd = self.disk.create(path)
+        fd = self.room.found(lambda: self._create(path), CREATE_BYTES)
         self._names_made += 1
         file = self._files[staged_id] = StagedFile(
-            staged_id, path, self.disk, fd=fd, name_number=self._names_made, on_open=self._reopened
+            staged_id, path, self.disk, self.room, fd=fd, name_number=self._names_made, on_open=self._reopened
         )
         return file
+
+    def _create(self, path: str) -> int:
+        with told("making a staged file"):
+            return self.disk.create(path)
 
     def open(self, staged_id: int) -> StagedFile:
         """The file of this id, the same object for all. Lost if it is not there."""
@@ -99,7 +120,7 @@ class Staging:
         path = self.path(staged_id)
         if not os.path.exists(path):
             raise Lost(f"{path}: the staged file is gone")
-        file = self._files[staged_id] = StagedFile(staged_id, path, self.disk, on_open=self._reopened)
+        file = self._files[staged_id] = StagedFile(staged_id, path, self.disk, self.room, on_open=self._reopened)
         return file
 
     def take_in(self, staged_id: int) -> StagedFile:
@@ -253,7 +274,7 @@ class Staging:
     async def clone(self, source: StagedFile, target: StagedFile) -> None:
         """Make the target's bytes the source's, by shared extents where the disk can."""
         with source.held() as source_fd, target.held() as target_fd:
-            await trio.to_thread.run_sync(self._clone, source_fd, target_fd)
+            await self._clone(source_fd, target_fd)
         self.measure(target.id)
 
     async def copy_range(self, source_fd: int, target: StagedFile, *, source: int, offset: int, length: int) -> int:
@@ -264,28 +285,35 @@ class Staging:
                 return self.disk.copy_range(source_fd, target_fd, source, offset, length)
 
         with target.held() as target_fd:
-            return await trio.to_thread.run_sync(copy, target_fd)
+            return await self.room.found_in_thread(partial(copy, target_fd), length)
 
     async def fill_from(self, target: StagedFile, path: str) -> None:
         """The same from any local file. Lost if it is not there (any more)."""
-
-        def fill(target_fd: int) -> None:
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise Lost(f"{path}: gone before it could be copied") from None
-            try:
-                self._clone(fd, target_fd)
-            finally:
-                os.close(fd)
-
-        with target.held() as target_fd:
-            await trio.to_thread.run_sync(fill, target_fd)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Lost(f"{path}: gone before it could be copied") from None
+        try:
+            with target.held() as target_fd:
+                await self._clone(fd, target_fd)
+        finally:
+            os.close(fd)
         self.measure(target.id)
 
-    def _clone(self, source_fd: int, target_fd: int) -> None:
-        with told("copying into a staged file"):
-            self.disk.clone(source_fd, target_fd)
+    async def _clone(self, source_fd: int, target_fd: int) -> None:
+        def clone() -> None:
+            with told("copying into a staged file"):
+                self.disk.clone(source_fd, target_fd)
+
+        await self.room.found_in_thread(clone, os.fstat(source_fd).st_size)
+
+    async def allocate(self, staged_id: int, offset: int, length: int) -> None:
+        """Room on the disk for a range of a file that others write; waits for uploads while there is none."""
+
+        async def allocate() -> None:
+            self.open(staged_id).allocate(FALLOC_KEEP_SIZE, offset, length)
+
+        await self.room.waited_for(allocate)
 
     async def sync(self, file: StagedFile) -> None:
         """Make the bytes of a file durable, and its name when it is new. Lost when the bytes cannot be trusted.

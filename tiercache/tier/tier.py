@@ -74,7 +74,8 @@ class Reservation:
 class FileTier:
     """One directory with ``ab/<version id>`` per version; used over tmpfs by the RAM tier as well.
 
-    ``on_evict`` is called before a victim's file is unlinked, ``is_pinned`` is asked for each candidate.
+    ``on_evict`` is called before a victim's file is unlinked, ``is_pinned`` is asked for each candidate,
+    ``reserved_bytes`` tells how much of the disk others may claim at any time: it stays free besides the floor.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class FileTier:
         self.policy = policy
         self.on_evict: Callable[[VersionId], None] = lambda version: None
         self.is_pinned: Callable[[VersionId], bool] = lambda version: False
+        self.reserved_bytes: Callable[[], int] = lambda: 0
         self._accounts: dict[VersionId, _Account] = {}
         self._used_bytes = 0
         self._pending_bytes = 0
@@ -190,6 +192,14 @@ class FileTier:
             self._evict_for(0)
             self._floor_allows(0)
 
+    def give_room(self, wanted_bytes: int) -> bool:
+        """Evict for bytes of others, to which the disk is full; False when nothing can go. Victims that somebody has
+        open give their room back later."""
+        goal, given = self._used_bytes - wanted_bytes, False
+        while self._used_bytes > goal and self._evict_one(_NOBODY):
+            given = True
+        return given
+
     def drop(self, version: VersionId) -> None:
         """Remove a version for another reason than room. Its fills in flight stay charged until they end."""
         if self._forget(version):
@@ -237,7 +247,8 @@ class FileTier:
 
     def _missing_free_bytes(self, charge: int) -> int:
         disk = os.statvfs(self.directory)
-        return self.floor_bytes + charge + self._pending_bytes - disk.f_bavail * disk.f_frsize
+        wanted_bytes = self.floor_bytes + self.reserved_bytes() + charge + self._pending_bytes
+        return wanted_bytes - disk.f_bavail * disk.f_frsize
 
     def _evict_one(self, keep: VersionId) -> bool:
         victim = self.policy.evict(lambda key: key == keep or self.is_pinned(VersionId(key)))

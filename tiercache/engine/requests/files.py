@@ -245,6 +245,14 @@ async def reserve(call: Call, *, staged: int, length: int) -> int:
     return granted
 
 
+@operation(Nature.LONG)
+async def allocate(call: Call, *, staged: int, offset: int, length: int) -> None:
+    """Room on the disk for a range of a file whose writer found it full: the cache gives up what it can, then this
+    waits for uploads. NoSpace when that is in vain."""
+    _space_of(call, staged)
+    await call.engine.staging.allocate(staged, offset, length)
+
+
 @operation(Nature.CHANGE)
 async def sync(call: Call, *, staged: int) -> None:
     """The client has synced the file's data: make its record durable too."""
