@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from rig.interposed_origin import interpose
 from rig.small_disk import free_bytes, small_disk
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import DiskFull
+from tiercache.errors import Absent, DiskFull, NoSpace
 from tiercache.model import BLOCK_SIZE_BYTES as BS
 from tiercache.model import Key, Tier
 from tiercache.units import MIB
@@ -207,6 +208,42 @@ def test_a_full_disk_is_told_when_nothing_else_is_possible(small: Ground, disk: 
             stop.open()
             await drained(engine)
             assert small.get("file") == b"acknowledged and more"
+
+    run(play)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_file_that_the_catalog_has_no_room_for_leaves_nothing(posix_ground: Ground, at_once: bool) -> None:
+    """C23: its record would stay open for ever, and keep the engine from draining."""
+
+    async def play() -> None:
+        async with posix_ground.engine() as (engine, names):
+            key = posix_ground.key("file")
+            await names.lookup(posix_ground.root)
+            with pytest.raises(Absent):
+                await names.lookup(key)
+            put = names.tree.put
+
+            def refuse(*arguments: Any) -> None:
+                names.tree.put = put  # type: ignore[method-assign]
+                raise NoSpace("the catalog is full")
+
+            names.tree.put = refuse  # type: ignore[method-assign]
+            who = {"mode": 0o600, "uid": os.getuid(), "gid": os.getgid()}
+
+            async def create() -> None:
+                if at_once:
+                    names.create_now(key, **who)
+                else:
+                    await names.create(key, **who)
+
+            with pytest.raises(NoSpace):
+                await create()
+            assert list(engine.journal.records()) == []
+            assert engine.staging.scan() == {}
+            await write_file(names, key, b"again")
+            await drained(engine)
+            assert posix_ground.get("file") == b"again"
 
     run(play)
 

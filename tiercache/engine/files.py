@@ -141,7 +141,11 @@ class Files:
         """A new staged file under a name that is free."""
         entry = self._new_entry(attributes)
         staged = await self._writes.stages.stage(key, entry, condition)
-        return self.enter_staged(key, entry._replace(staged=staged.id), staged)
+        try:
+            return self.enter_staged(key, entry._replace(staged=staged.id), staged)
+        except BaseException:
+            self._writes.stages.unstage_now(staged)
+            raise
 
     def create_now(
         self, key: Key, attributes: Attributes, *, exclusive: bool, append: bool
@@ -156,7 +160,11 @@ class Files:
         staged = self._writes.stages.stage_now(key, entry, _condition(exclusive=exclusive))
         if staged is None:
             return None
-        live = self.enter_staged(key, entry._replace(staged=staged.id), staged)
+        try:
+            live = self.enter_staged(key, entry._replace(staged=staged.id), staged)
+        except BaseException:
+            self._writes.stages.unstage_now(staged)
+            raise
         return live.entry, self._handle(live, live.entry, writable=True, append=append)
 
     def _new_entry(self, attributes: Attributes) -> Entry:

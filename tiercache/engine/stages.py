@@ -224,6 +224,11 @@ class Stages:
             in_place=in_place,
         )
 
+    def unstage_now(self, staged: StagedFile) -> None:
+        """Take back a new file that did not come to have a name (the catalog's disk is full): nobody could close it."""
+        self._journal.put_later(drop=[staged.id])
+        self._staging.delete(staged.id)
+
     async def unstage(self, staged: StagedFile) -> None:
         try:
             await self._journal.drop(staged.id)
