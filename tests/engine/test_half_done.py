@@ -289,3 +289,31 @@ def test_a_journal_that_fails_leaves_journal_catalog_and_origin_at_one(
 
     run(fail)
     run(look)
+
+
+def test_a_close_whose_seal_fails_keeps_no_descriptor(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file stays staged; the next close, or the next start, seals it."""
+    ground.put("there", b"1")
+
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL) as (engine, names):
+            _, handle = await names.create(ground.key("a"), mode=0o644, uid=0, gid=0)
+            await handle.write(0, b"bytes")
+            live = names.tree.live.get(handle.inode)
+            assert live is not None
+
+            async def fail(*arguments: Any, **options: Any) -> None:
+                raise NoSpace("the journal's disk is full")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(names.writes.closes, "seal", fail)
+                with pytest.raises(NoSpace):
+                    await handle.close()
+            staged = live.staged
+            assert staged is not None
+            assert staged.id in engine.staging._resting
+            await engine.seal_flushed()
+            await drained(engine)
+            assert ground.get("a") == b"bytes"
+
+    run(scenario)

@@ -186,9 +186,11 @@ class Files:
 
     async def closed(self, live: LiveInode, handle: Handle) -> None:
         """A handle is gone: seal after the last writer, forget the inode after the last user."""
-        if handle.writable and live.staged is not None and live.writers == 0:
-            await self._writes.closes.seal(live)
-        self.forget(live, handle)
+        try:
+            if handle.writable and live.staged is not None and live.writers == 0:
+                await self._writes.closes.seal(live)
+        finally:  # nobody comes back to close it
+            self.forget(live, handle)
 
     def closed_now(self, live: LiveInode, handle: Handle) -> bool:
         """``closed`` where nothing has to be waited for; else False, and nothing is done."""
