@@ -133,7 +133,6 @@ def go_on_elsewhere(kind: str, source: Source, cache_dir: Path) -> int:
 def test_a_run_goes_on_from_its_last_checkpoint_though_the_engine_is_killed_again_and_again(
     kind: str, engine: EngineProcess, s3: Source, mountpoint: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip(FORMATS[kind].package)
     bucket = Bucket(s3, kind)
 
     def mount() -> None:

@@ -244,8 +244,6 @@ class Format(NamedTuple):
     names: tuple[str, ...]
     """All files of a checkpoint below its directory, the one last that announces it; none if it is one file itself."""
     ranks: int = 1
-    package: str = "torch"
-    """Without it there are no such programs."""
     suffix: str = ""
     """Of the checkpoint's name."""
 
@@ -254,7 +252,7 @@ FORMATS = {
     "torch": Format(train_with_torch, load_torch, ("state.pt",)),
     "safetensors": Format(train_with_safetensors, load_safetensors, (*map(shard_name, range(SHARDS)), INDEX)),
     "dcp": Format(train_with_dcp, load_dcp, (*(f"__{rank}_0.distcp" for rank in range(RANKS)), ".metadata"), RANKS),
-    "lightning": Format(train_with_lightning, load_lightning, (), package="lightning", suffix=".ckpt"),
+    "lightning": Format(train_with_lightning, load_lightning, (), suffix=".ckpt"),
     "transformers": Format(
         train_with_transformers,
         load_transformers,
@@ -266,7 +264,6 @@ FORMATS = {
             "rng_state.pth",
             "trainer_state.json",
         ),
-        package="transformers",
     ),
 }
 
