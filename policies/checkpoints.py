@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-LEVELS: Final = ("memory", "local", "replica", "origin")
-"""What bytes have reached, the least first: see docs/semantics.md, "What survives what"."""
+from tiercache.model import Durability
 
 DCP_METADATA: Final = b".metadata"
 INDEX_SUFFIX: Final = b".index.json"
@@ -30,8 +29,7 @@ class SavedFile(NamedTuple):
     """Below the checkpoint's directory; the checkpoint's own name where it is one file."""
     size_bytes: int
     mtime_ns: int
-    level: str
-    """One of ``LEVELS``."""
+    level: Durability
     state: str = "clean"
     """As in ``status``: clean, staged, sealed, uploading, conflict, lost."""
     writing: bool = False
@@ -46,7 +44,7 @@ class Checkpoint(NamedTuple):
     size_bytes: int
     saved_ns: int
     """When the newest of its files was written."""
-    level: str
+    level: Durability
     """What all of its files have reached."""
     lacks: str
     """Why it is not complete, in words; empty when it is."""
@@ -67,10 +65,10 @@ def has_manifest(names: Iterable[bytes]) -> bool:
     return any(name == DCP_METADATA or name.endswith(INDEX_SUFFIX) for name in names)
 
 
-def judge(name: bytes, files: Sequence[SavedFile], *, level: str) -> Checkpoint:
+def judge(name: bytes, files: Sequence[SavedFile], *, level: Durability) -> Checkpoint:
     """The checkpoint ``name`` of these files. It is complete when nothing is missing of what its format wants, nobody
     writes to it, and every file has reached ``level``."""
-    reached = min((file.level for file in files), key=LEVELS.index, default=LEVELS[0])
+    reached = min((file.level for file in files), default=Durability.MEMORY)
     return Checkpoint(
         name,
         len(files),
@@ -81,7 +79,7 @@ def judge(name: bytes, files: Sequence[SavedFile], *, level: str) -> Checkpoint:
     )
 
 
-def _lacks(checkpoint: bytes, files: Sequence[SavedFile], reached: str, level: str) -> str:
+def _lacks(checkpoint: bytes, files: Sequence[SavedFile], reached: Durability, level: Durability) -> str:
     if not files:
         return "it is empty"
     for state, word in (("lost", "is lost"), ("conflict", "is in conflict with another writer's")):
@@ -91,9 +89,9 @@ def _lacks(checkpoint: bytes, files: Sequence[SavedFile], reached: str, level: s
         return f"{_shown(name)} is being written"
     if missing := _missing(checkpoint, [file.name for file in files]):
         return f"{_shown(missing)} is missing"
-    if LEVELS.index(reached) < LEVELS.index(level):
-        behind = sum(LEVELS.index(file.level) < LEVELS.index(level) for file in files)
-        return f"{behind} of {len(files)} not at level {level} yet"
+    if reached < level:
+        behind = sum(file.level < level for file in files)
+        return f"{behind} of {len(files)} not at level {level.label} yet"
     return ""
 
 

@@ -12,7 +12,7 @@ from tiercache.errors import Absent, NotDirectory
 
 async def told(names: Namespace, ground: Ground) -> list[tuple[str, str, str]]:
     found = await names.checkpoints.list(ground.root)
-    return [(checkpoint.name.decode(), checkpoint.level, checkpoint.lacks) for checkpoint in found]
+    return [(checkpoint.name.decode(), checkpoint.level.label, checkpoint.lacks) for checkpoint in found]
 
 
 async def latest(names: Namespace, ground: Ground) -> str | None:

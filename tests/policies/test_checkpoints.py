@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tiercache.policies.checkpoints import LEVELS, SavedFile, has_manifest, in_order, judge, matches
+from tiercache.model import Durability
+from tiercache.policies.checkpoints import SavedFile, has_manifest, in_order, judge, matches
 
 
-def saved(name: str, *, level: str = "origin", state: str = "clean", writing: bool = False, at: int = 1) -> SavedFile:
+def saved(
+    name: str, *, level: Durability = Durability.ORIGIN, state: str = "clean", writing: bool = False, at: int = 1
+) -> SavedFile:
     return SavedFile(name.encode(), 10, at, level, state, writing)
 
 
@@ -22,8 +25,8 @@ DCP = ["__0_0.distcp", "__1_0.distcp", ".metadata"]
 
 @pytest.mark.parametrize("names", [SHARDED, DCP, ["model.pt"], [f"deep/{name}" for name in SHARDED + DCP]])
 def test_a_checkpoint_is_complete_with_all_files_that_its_format_wants(names: list[str]) -> None:
-    whole = judge(b"c", [saved(name, at=position) for position, name in enumerate(names)], level="origin")
-    assert (whole.complete, whole.lacks, whole.level) == (True, "", "origin")
+    whole = judge(b"c", [saved(name, at=position) for position, name in enumerate(names)], level=Durability.ORIGIN)
+    assert (whole.complete, whole.lacks, whole.level) == (True, "", Durability.ORIGIN)
     assert (whole.files, whole.size_bytes, whole.saved_ns) == (len(names), 10 * len(names), len(names) - 1)
 
 
@@ -39,7 +42,7 @@ def test_a_checkpoint_is_complete_with_all_files_that_its_format_wants(names: li
     ],
 )
 def test_a_checkpoint_without_one_of_them_is_not(names: list[str], missing: str) -> None:
-    judged = judge(b"c", [saved(name) for name in names if name != missing], level="origin")
+    judged = judge(b"c", [saved(name) for name in names if name != missing], level=Durability.ORIGIN)
     assert judged.lacks == f"{missing} is missing"
     assert not judged.complete
 
@@ -48,23 +51,23 @@ def test_a_checkpoint_of_a_trainer_is_whole_with_the_state_that_it_writes_last()
     """Its optimizer is the largest file and comes late. What it leaves beside the model at the end of a run has no such
     state, and checkpoints of others have other files."""
     names = ["model.safetensors", "training_args.bin", "scheduler.pt"]
-    assert judge(b"checkpoint-7", [saved(name) for name in names], level="origin").lacks == (
+    assert judge(b"checkpoint-7", [saved(name) for name in names], level=Durability.ORIGIN).lacks == (
         "trainer_state.json is missing"
     )
     whole = [*names, "optimizer.pt", "trainer_state.json"]
-    assert judge(b"checkpoint-7", [saved(name) for name in whole], level="origin").complete
-    assert judge(b"model", [saved(name) for name in names], level="origin").complete
+    assert judge(b"checkpoint-7", [saved(name) for name in whole], level=Durability.ORIGIN).complete
+    assert judge(b"model", [saved(name) for name in names], level=Durability.ORIGIN).complete
     others = ["model.safetensors", "optimizer.bin"]
-    assert judge(b"checkpoint-7", [saved(name) for name in others], level="origin").complete
+    assert judge(b"checkpoint-7", [saved(name) for name in others], level=Durability.ORIGIN).complete
 
 
-@pytest.mark.parametrize("wanted", LEVELS)
-@pytest.mark.parametrize("reached", LEVELS)
-def test_all_files_must_have_reached_the_level(wanted: str, reached: str) -> None:
+@pytest.mark.parametrize("wanted", Durability)
+@pytest.mark.parametrize("reached", Durability)
+def test_all_files_must_have_reached_the_level(wanted: Durability, reached: Durability) -> None:
     judged = judge(b"c", [saved("a"), saved("b", level=reached)], level=wanted)
     assert judged.level == reached
-    assert judged.complete == (LEVELS.index(reached) >= LEVELS.index(wanted))
-    assert judged.lacks == ("" if judged.complete else f"1 of 2 not at level {wanted} yet")
+    assert judged.complete == (reached >= wanted)
+    assert judged.lacks == ("" if judged.complete else f"1 of 2 not at level {wanted.label} yet")
 
 
 @pytest.mark.parametrize(
@@ -79,13 +82,13 @@ def test_all_files_must_have_reached_the_level(wanted: str, reached: str) -> Non
     ],
 )
 def test_a_file_that_is_written_or_in_trouble_makes_it_incomplete_at_any_level(state: str, lacks: str) -> None:
-    troubled = saved("b", level="memory", state=state, writing=state == "writing")
-    judged = judge(b"c", [saved("a"), troubled], level="memory")
+    troubled = saved("b", level=Durability.MEMORY, state=state, writing=state == "writing")
+    judged = judge(b"c", [saved("a"), troubled], level=Durability.MEMORY)
     assert judged.lacks == lacks
 
 
 def test_an_empty_directory_is_no_complete_checkpoint() -> None:
-    judged = judge(b"c", [], level="memory")
+    judged = judge(b"c", [], level=Durability.MEMORY)
     assert (judged.lacks, judged.files, judged.size_bytes, judged.saved_ns) == ("it is empty", 0, 0, 0)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache.config import CheckpointsConfig
 from tiercache.errors import Absent, NotDirectory
-from tiercache.model import Entry, Key, Kind, join
+from tiercache.model import Durability, Entry, Key, Kind, join
 from tiercache.policies.checkpoints import Checkpoint, SavedFile, has_manifest, in_order, judge, matches
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Checkpoints:
         else:
             below = await _below(self._namespace, root)
             files = [_saved(self._namespace, k[len(root) + 1 :], e) for k, e in below if e.kind is Kind.FILE]
-        return judge(name, files, level=self._settings.level)
+        return judge(name, files, level=Durability[self._settings.level.upper()])
 
 
 def told(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def told(checkpoint: Checkpoint) -> dict[str, Any]:
         "name": checkpoint.name,
         "complete": checkpoint.complete,
         "lacks": checkpoint.lacks,
-        "level": checkpoint.level,
+        "level": checkpoint.level.label,
         "files": checkpoint.files,
         "size_bytes": checkpoint.size_bytes,
         "saved": checkpoint.saved_ns / 1e9,
@@ -80,7 +80,7 @@ def _saved(namespace: Namespace, name: bytes, entry: Entry) -> SavedFile:
     writes = namespace.writes
     live = namespace.tree.live.get(entry.inode)
     writing = live is not None and live.writers > 0
-    return SavedFile(name, entry.size_bytes, entry.mtime_ns, writes.durable(entry).label, writes.state(entry), writing)
+    return SavedFile(name, entry.size_bytes, entry.mtime_ns, writes.durable(entry), writes.state(entry), writing)
 
 
 async def _children(namespace: Namespace, directory: Key) -> list[tuple[bytes, Entry]]:

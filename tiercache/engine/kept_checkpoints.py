@@ -11,7 +11,7 @@ from tiercache.catalog import Catalog
 from tiercache.config import CheckpointsConfig
 from tiercache.engine.remembered_keys import RememberedKeys
 from tiercache.metrics import Metrics
-from tiercache.model import Entry, Key, Kind, OriginId, VersionId, join, name_of, parent_of
+from tiercache.model import Durability, Entry, Key, Kind, OriginId, VersionId, join, name_of, parent_of
 from tiercache.policies.checkpoints import SavedFile, has_manifest, in_order, judge, matches
 
 DIRECTORY_NAME = "checkpoints"
@@ -103,8 +103,11 @@ class KeptCheckpoints:
         left = self._settings.keep_last
         for name in names:
             files = list(self._files(origin, join(directory, name)))
-            saved = [SavedFile(key, e.size_bytes, e.mtime_ns, "memory" if e.staged else "origin") for key, e in files]
-            checkpoint = judge(name, saved, level="origin")
+            saved = [
+                SavedFile(key, e.size_bytes, e.mtime_ns, Durability.MEMORY if e.staged else Durability.ORIGIN)
+                for key, e in files
+            ]
+            checkpoint = judge(name, saved, level=Durability.ORIGIN)
             if not checkpoint.complete:
                 continue
             if checkpoint.size_bytes > room_bytes:
