@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rig.small_disk import free_bytes, small_disk
 from tiercache.catalog import Catalog, CatalogReader, Copy, VersionRecord
 from tiercache.errors import InvalidArgument, InvalidName, NoSpace
 from tiercache.model import Entry, Kind, OriginId, Tier, VersionId, version_id
@@ -202,6 +203,29 @@ def test_a_full_map_is_told_as_no_space_and_keeps_what_was(directory: Path, orig
     assert catalog.entry(origin, b"kept") == FILE
     catalog.drop_entry(origin, b"kept")
     catalog.close()
+
+
+def test_a_full_disk_is_told_as_no_space_also_where_it_took_a_part(tmp_path: Path, origin: OriginId) -> None:
+    """LMDB calls a write that was cut short an input/output error."""
+    with small_disk(tmp_path / "disk", 4) as disk:
+        catalog = Catalog(disk / "catalog")
+        catalog.put_entry(origin, b"kept", FILE)
+        huge = FILE._replace(xattrs=((b"user.x", b"v" * 60_000),))
+        (disk / "others").write_bytes(b"\0" * (free_bytes(disk) - 64 * 1024))
+
+        def fill() -> None:
+            with catalog.batch():
+                for number in range(10):
+                    catalog.put_entry(origin, b"%d" % number, huge)
+
+        with pytest.raises(NoSpace, match="disk of the catalog is full"):
+            fill()
+        assert catalog.entry(origin, b"0") is None
+        assert catalog.entry(origin, b"kept") == FILE
+        (disk / "others").unlink()
+        fill()
+        assert catalog.entry(origin, b"0") == huge
+        catalog.close()
 
 
 def test_the_run_id_changes_with_each_start(directory: Path) -> None:

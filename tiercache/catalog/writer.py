@@ -20,6 +20,7 @@ from tiercache.catalog.reader import CatalogReader, Query
 from tiercache.catalog.recent import UNKNOWN, Recent
 from tiercache.catalog.records import VersionRecord
 from tiercache.errors import Broken, EngineUnreachable, NoSpace
+from tiercache.full_disk import means_full_disk
 from tiercache.model import Entry, Key, OriginId, VersionId
 
 Arguments = ParamSpec("Arguments")
@@ -227,6 +228,8 @@ class Catalog(CatalogReader):
         except (lmdb.MapFullError, lmdb.DiskError) as error:
             raise NoSpace(f"{self._directory}: the catalog is full: {error}") from error
         except lmdb.Error as error:
+            if means_full_disk(error, self._directory):
+                raise NoSpace(f"{self._directory}: the disk of the catalog is full") from error
             if isinstance(error, _DAMAGE):
                 state.mark_damaged(self._directory)
             raise Broken(f"{self._directory}: the catalog failed: {error}") from error

@@ -12,6 +12,7 @@ import trio
 
 from tiercache import durable, fork
 from tiercache.errors import Broken, DiskFull, JournalDamaged, NoSpace
+from tiercache.full_disk import means_full_disk
 from tiercache.journal.pending import Change, Pending
 from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
 from tiercache.metrics import Metrics
@@ -393,7 +394,6 @@ def _pad_to_last_page(env: lmdb.Environment, data: Path) -> None:
 
 
 def _failed_commit(error: lmdb.Error, directory: Path) -> Broken | NoSpace:
-    text = str(error)
-    if "No space left" in text or "quota" in text.lower():
+    if means_full_disk(error, directory):
         return DiskFull(f"the disk of the journal {directory} is full")
-    return Broken(f"the journal {directory} cannot be written: {text}")
+    return Broken(f"the journal {directory} cannot be written: {error}")
