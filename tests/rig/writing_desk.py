@@ -172,6 +172,7 @@ class Desk:
         capacity_bytes: int = LARGE_CAPACITY_BYTES,
         concurrency: int = 4,
         upload_delay_s: float = 0.0,
+        is_open: Callable[[StagedRecord], bool] = lambda record: False,
         origin: Origin | None = None,
         prefix: Key | None = None,
         make_journal: Callable[..., Journal] = Journal,
@@ -202,6 +203,7 @@ class Desk:
             on_commit=lambda record, stat: self.commits.append((record, stat)),
             on_state=lambda record: self.states.append((record.id, record.state)),
             upload_delay_s=upload_delay_s,
+            is_open=is_open,
             rng=random.Random(1),
         )
 
@@ -226,6 +228,10 @@ class Desk:
 
     def objects(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in sorted(self.files.iterdir())}
+
+    def landed(self) -> list[str]:
+        """The names that went up, in this order."""
+        return [record.key.removeprefix(self.prefix).decode() for record, _ in self.commits]
 
     def etag(self, name: str) -> str:
         return self.origin.stat(self.key(name)).etag  # type: ignore[no-any-return]

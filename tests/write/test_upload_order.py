@@ -29,9 +29,8 @@ async def test_a_manifest_goes_up_after_what_was_written_below_its_directory_bef
     late = await desk.save("c/late", b"l")
     async with desk.running():
         await desk.write_back.wait([*shards, manifest, late])
-    landed = [record.key for record, _ in desk.commits]
-    before = landed[: landed.index(desk.key("c/.metadata"))]
-    assert {desk.key(name) for name in ("c/a", "c/deep/b", "c/z")} <= set(before)
+    landed = desk.landed()
+    assert {"c/a", "c/deep/b", "c/z"} <= set(landed[: landed.index("c/.metadata")])
 
 
 @in_trio
@@ -57,7 +56,7 @@ async def test_manifests_of_one_directory_go_up_in_the_order_of_their_seals(desk
     saved = [await desk.save(name, b"{}") for name in names]
     async with desk.running():
         await desk.write_back.wait(saved)
-    assert [record.key for record, _ in desk.commits] == [desk.key(name) for name in names]
+    assert desk.landed() == names
 
 
 @in_trio
@@ -94,6 +93,78 @@ async def test_a_manifest_goes_up_when_the_file_that_it_waits_for_is_renamed_awa
         await desk.write_back.wait([shard, manifest])
     assert desk.object("other/a") == SHARD
     assert desk.object("c/.metadata") == b"m"
+
+
+async def has_its_turn(desk: Desk) -> None:
+    """Whatever may go up now has gone up, or is at the origin's door."""
+    await desk.write_back.wait(await desk.save("elsewhere", b"e"))
+
+
+@in_trio
+async def test_a_manifest_waits_for_a_shard_that_is_opened_again_before_it_went_up(desk: Desk) -> None:
+    directories(desk, "c")
+    shard = await desk.save("c/a", SHARD)
+    manifest = await desk.save("c/.metadata", b"m")
+    assert await desk.write_back.unseal(shard)
+    async with desk.running():
+        await has_its_turn(desk)
+        assert desk.object("c/.metadata") is None
+        await desk.write_back.seal(shard)
+        await desk.write_back.wait([shard, manifest])
+    assert [name for name in desk.landed() if name != "elsewhere"] == ["c/a", "c/.metadata"]
+
+
+@pytest.mark.parametrize("how", ["written again", "renamed over"])
+def test_a_manifest_waits_for_what_takes_the_place_of_a_shard(desk: Desk, how: str) -> None:
+    @in_trio
+    async def scenario(desk: Desk) -> None:
+        directories(desk, "c")
+        desk.origin.hold_writes = True
+        shard = await desk.save("c/a", SHARD)
+        async with desk.running():
+            await desk.origin.held.wait()
+            desk.origin.hold_writes = False
+            manifest = await desk.save("c/.metadata", b"m")
+            newer = await desk.save("c/a" if how == "written again" else "c/a.tmp", b"newer")
+            if how == "renamed over":
+                await desk.write_back.rename(newer, desk.key("c/a"))
+            desk.origin.release.set()
+            await desk.write_back.wait([shard, newer, manifest])
+        assert desk.landed() == ["c/a", "c/.metadata"]
+        assert desk.object("c/a") == b"newer"
+
+    scenario(desk=desk)
+
+
+@in_trio
+async def test_a_manifest_waits_for_a_shard_whose_last_writer_has_gone(tmp_path: Path) -> None:
+    written: set[bytes] = set()
+    desk = Desk(tmp_path, is_open=lambda record: record.key in written)
+    directories(desk, "c")
+    written.add(desk.key("c/log"))
+    await desk.stage("c/log", b"line")
+    shard = await desk.stage("c/a", SHARD)
+    manifest = await desk.save("c/.metadata", b"m")
+    async with desk.running():
+        await has_its_turn(desk)
+        assert desk.object("c/.metadata") is None
+        await desk.write_back.seal(shard)
+        await desk.write_back.wait([shard, manifest])
+    assert [name for name in desk.landed() if name != "elsewhere"] == ["c/a", "c/.metadata"]
+    desk.close()
+
+
+@in_trio
+async def test_manifests_that_are_opened_again_do_not_wait_for_each_other(desk: Desk) -> None:
+    directories(desk, "c")
+    names = ["c/trainer_state.json", "c/.metadata"]
+    first, second = [await desk.save(name, b"{}") for name in names]
+    assert await desk.write_back.unseal(first)
+    async with desk.running():
+        await desk.write_back.wait(second)
+        await desk.write_back.seal(first)
+        await desk.write_back.wait(first)
+    assert desk.landed() == ["c/.metadata", "c/trainer_state.json"]
 
 
 @pytest.mark.parametrize("how", ["conflict", "lost"])
@@ -141,5 +212,5 @@ async def test_a_manifest_still_waits_after_a_restart(tmp_path: Path) -> None:
         again.origin.hold_writes = False
         again.origin.release.set()
         await again.write_back.wait([shard, manifest])
-    assert [record.key for record, _ in again.commits] == [again.key("c/a"), again.key("c/.metadata")]
+    assert again.landed() == ["c/a", "c/.metadata"]
     again.close()

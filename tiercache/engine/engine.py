@@ -196,6 +196,7 @@ class Engine:
             on_moved=lambda record: nursery.start_soon(self._follow_move, record),
             upload_delay_s=config.staging.upload_delay_s,
             uploads=self.uploads,
+            is_open=self._is_open,
         )
         self.mounts = Mounts(self, nursery)
         self.warmups = Warmups(self, nursery)
@@ -232,7 +233,7 @@ class Engine:
         self._kept_checkpoints.recall()  # before anything is evicted
         recovered = await self.cache.recover()
         self.orphans.sweep(self.mounts.inherited_inodes())
-        report = await self.writeback.recover(self.mounts.inherited_for_writing)
+        report = await self.writeback.recover()
         log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
         for record in sorted(self.journal.records(), key=lambda record: record.rank):
             tree = self.trees.get(record.origin)
@@ -272,6 +273,12 @@ class Engine:
         while True:
             await trio.sleep(CATALOG_SYNC_S)
             await trio.to_thread.run_sync(self.catalog.sync)
+
+    def _is_open(self, record: StagedRecord) -> bool:
+        """Whether a program has a staged file open for writing, here or in a mount that outlived its engine."""
+        tree = self.trees.get(record.origin)
+        live = tree.live.get(record.inode) if tree is not None else None
+        return (live is not None and live.writers > 0) or self.mounts.inherited_for_writing(record)
 
     def _committed(self, record: StagedRecord, stat: ObjectStat) -> None:
         tree = self.trees.get(record.origin)

@@ -189,8 +189,22 @@ class Renames:
         entry = await self._parting.settle(source, entry)
         if entry.staged:
             await self._move_staged(source, target, entry, replaced)
+        elif self._has_to_wait(entry, target):
+            await self._move_later(source, target, entry, replaced)
         else:
             await self._move_object(source, target, entry, replaced)
+
+    def _has_to_wait(self, entry: Entry, target: Key) -> bool:
+        """Whether the origin must not have a file under this name yet (see ``Order``)."""
+        return entry.kind is Kind.FILE and self._writeback.would_wait(self._tree.origin_id, target)
+
+    async def _move_later(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
+        """A manifest that was written under another name, and arrived before what it tells of, goes up again."""
+        with self._tree.live.using(entry.inode, source, entry) as live:
+            await self._writes.stages.make_dirty(live)
+            await self._move_staged(source, target, live.entry, replaced)
+            if not live.writers:
+                await self._writes.closes.seal_held(live)
 
     async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes."""
@@ -273,13 +287,13 @@ class Renames:
     # -- copies -------------------------------------------------------------------------------------
 
     async def copy(self, source: Key, target: Key) -> Entry:
-        """Copy a file inside the origin; staged bytes go there first, so that the copy is of the newest."""
+        """Copy a file inside the origin; of one that is dirty, or must not be there yet, make a dirty one."""
         async with self._tree.hold(target):
             entry = await self._names.lookup(source)
             require_bytes(source, entry)
             if source == target:
                 return entry
-            if not entry.staged:
+            if not entry.staged and not self._has_to_wait(entry, target):
                 return await self._copy_held(source, target, entry)
         return await self._client_files.copy_staged(source, target)
 

@@ -50,7 +50,16 @@ class Stages:
         """The staged file that may be written now: the present one, a reopened one, or a new copy."""
         if live.staged is not None and self.is_writable(live.staged):
             return live.staged
-        async with self._tree.name_of(live) as key, live.lock:
+        async with self._tree.name_of(live) as key:
+            return await self._writable_held(live, key, empty=empty)
+
+    async def make_dirty(self, live: LiveInode) -> None:
+        """Let the bytes go up that a clean file has, as if they had been written; the caller holds its name."""
+        await self._writable_held(live, live.key, empty=False)
+        live.taken_over = None  # what nobody wrote would not go up
+
+    async def _writable_held(self, live: LiveInode, key: Key | None, *, empty: bool) -> StagedFile:
+        async with live.lock:
             staged = live.staged
             if staged is not None and key is not None and live.lent_inode == staged.inode:
                 # The kernel has this very file: instead of a second one, nothing of it goes up for now.

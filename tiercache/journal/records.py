@@ -121,6 +121,10 @@ class StagedRecord(NamedTuple):
     base: BaseVersion | None = None
     """What the bytes were made from: of use as long as ``base_etag`` is its etag."""
 
+    first_seal: int = 0
+    """Number of the first seal since the origin had all bytes of the name, be it of an earlier staged file of the name
+    whose place this one took; 0 before."""
+
     @property
     def rank(self) -> int:
         """Of two staged files of one name the higher rank holds the newer bytes."""

@@ -2,58 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from tiercache.journal import Journal, StagedRecord
-from tiercache.model import StagedState, is_below, name_of, parent_of
+from tiercache.model import Key, OriginId, StagedState, is_below, name_of, parent_of
 
 _ENDED = (StagedState.CONFLICT, StagedState.LOST)
-_ON_THE_WAY = (StagedState.SEALED, StagedState.UPLOADING)
 
 
 class Order:
-    """A file whose name matches one of the patterns waits for every file below its directory that was sealed before
-    it: a reader at the origin who finds the manifest of a checkpoint finds its shards too. A file beside it that is
-    lost or in conflict keeps it back until somebody sees to that file."""
+    """A file whose name matches one of the patterns waits for every file below its directory that was closed before it
+    was closed or renamed to its name, also when that is opened again meanwhile: a reader at the origin who finds the
+    manifest of a checkpoint finds its shards too. A file beside it that is lost or in conflict keeps it back until
+    somebody sees to that file. Those that wait themselves go up in the order in which they were sealed.
 
-    def __init__(self, journal: Journal, patterns: Sequence[str], uploads: Callable[[StagedRecord], bool]) -> None:
+    What has been open for writing all the time (a log) is not waited for; ``is_open`` tells whether a file is."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        patterns: Sequence[str],
+        uploads: Callable[[StagedRecord], bool],
+        is_open: Callable[[StagedRecord], bool],
+    ) -> None:
         self._journal = journal
         self._patterns = tuple(patterns)
         self._uploads = uploads
-        # For a file that waits: the seal that the list was made for, and what may still be in its way.
-        self._ahead: dict[int, tuple[str, list[int]]] = {}
+        self._is_open = is_open
+        # For a file that waits, by the number under which it has its name: what may still be in its way.
+        self._ahead: dict[int, tuple[int, list[int]]] = {}
 
     def ahead_of(self, record: StagedRecord) -> StagedRecord | None:
         """A file that the origin must have before this one, None when nothing is in the way (any more). The journal is
-        gone through once for each seal, however often it is asked."""
-        if record.state is StagedState.CANCELLED or not self._goes_last(record):
+        gone through when those that were found the last time have gone up, however often it is asked."""
+        if record.state is StagedState.CANCELLED or not self.goes_last(record.key):
             return None
-        seal, ahead = self._ahead.get(record.id, ("", []))
-        if seal != record.upload_id:
-            ahead = [other.id for other in self._journal.records() if self._is_ahead(other, record)]
-            self._ahead[record.id] = record.upload_id, ahead
-        while ahead:
-            other = self._journal.get(ahead[-1])
-            if other is not None and self._is_ahead(other, record):
-                return other
-            ahead.pop()
-        return None
+        rank, ahead = self._ahead.get(record.id, (-1, []))
+        if rank == record.rank:
+            while ahead:
+                other = self._journal.get(ahead[-1])
+                if other is not None and self._is_ahead(other, record):
+                    return other
+                ahead.pop()
+        found = list(self._all_ahead(record))
+        self._ahead[record.id] = record.rank, [other.id for other in found]
+        return found[-1] if found else None
 
     def forget(self, staged_id: int) -> None:
         """The file has gone up, or is gone."""
         self._ahead.pop(staged_id, None)
 
-    def _goes_last(self, record: StagedRecord) -> bool:
-        name = name_of(record.key).decode("utf-8", "surrogateescape")
+    def goes_last(self, key: Key) -> bool:
+        """Whether a file of this name waits for others."""
+        name = name_of(key).decode("utf-8", "surrogateescape")
         return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
+    def would_wait(self, origin: OriginId, key: Key) -> bool:
+        """Whether a file that took this name now would have others ahead."""
+        return self.goes_last(key) and any(
+            self._concerns(other, origin, key) and self._is_waited_for(other) for other in self._journal.records()
+        )
+
+    def _all_ahead(self, record: StagedRecord) -> Iterator[StagedRecord]:
+        return (other for other in self._journal.records() if self._is_ahead(other, record))
+
     def _is_ahead(self, other: StagedRecord, record: StagedRecord) -> bool:
-        directory = parent_of(record.key)
-        if other.origin != record.origin or not other.published or not is_below(other.key, directory):
+        if other.id == record.id or not self._concerns(other, record.origin, record.key):
             return False
-        if other.rank >= record.rank:
+        if self.goes_last(other.key):
+            # By the last seals, so that of two that are opened again neither waits for the other.
+            return other.rank < record.rank and other.state is not StagedState.STAGED
+        return (other.first_seal or other.id) < record.rank and self._is_waited_for(other)
+
+    def _concerns(self, other: StagedRecord, origin: OriginId, key: Key) -> bool:
+        """Whether ``key`` stands for ``other`` too, and that is to be there before."""
+        directory = parent_of(key)
+        if other.origin != origin or not other.published or not is_below(other.key, directory):
             return False
         if other.state in _ENDED:
             return parent_of(other.key) == directory
-        return other.state in _ON_THE_WAY and self._uploads(other)
+        return self._uploads(other)
+
+    def _is_waited_for(self, other: StagedRecord) -> bool:
+        """Whether it was closed, though it may be open again."""
+        return bool(other.first_seal) or not self._is_open(other)

@@ -151,6 +151,7 @@ class Seals:
     def _sealed(self, record: StagedRecord, attributes: Attributes | None) -> StagedRecord:
         size_bytes = self._staging.measure(record.id)
         all_synced = self._is_synced(record)
+        taken = self._staging.new_id()
         return record._replace(
             state=StagedState.SEALED,
             published=True,
@@ -161,7 +162,8 @@ class Seals:
             upload_id=next_upload_id(record.upload_id),
             file_inode=self._staging.open(record.id).inode,
             sealed_ns=time.time_ns(),
-            taken=self._staging.new_id(),
+            taken=taken,
+            first_seal=record.first_seal or taken,
             last_error="",
             yields_to="",
         )

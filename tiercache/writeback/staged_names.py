@@ -8,7 +8,7 @@ from tiercache.journal import ConditionKind, DirectoryMove, Journal, OriginSourc
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
 from tiercache.writeback.seals import Seals
-from tiercache.writeback.succession import is_newer, retraction_of, taken_over
+from tiercache.writeback.succession import is_newer, retraction_of, taken_over, waited_for_as
 from tiercache.writeback.uploader import Uploader
 
 
@@ -163,7 +163,7 @@ class StagedNames:
         family, obsolete = self._family(record), self._obsolete(record)
         replaced = self._replaced(record.origin, key)
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
-        heir = moved[-1]
+        heir = moved[-1] = waited_for_as(moved[-1], [*obsolete, *replaced])
         left = [
             self._retraction(member) for member in family if member.attempts and (member != record or not left_etag)
         ]

@@ -72,10 +72,17 @@ def taken_over(retractions: Iterable[StagedRecord], heir: StagedRecord) -> list[
 
 
 def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
-    """``newer`` was made from the bytes of ``older``, which never go up: it stands on what those stood on."""
+    """``older`` never goes up: ``newer``, where it was made from its bytes, stands on what those stood on."""
+    newer = waited_for_as(newer, [older])
     if newer.condition is not ConditionKind.IF_MATCH:
         return newer
     return newer._replace(condition=older.condition, base_etag=older.base_etag)
+
+
+def waited_for_as(heir: StagedRecord, replaced: Iterable[StagedRecord]) -> StagedRecord:
+    """``heir`` goes up instead of the others of the name: what waits for one of them waits for it (see ``Order``)."""
+    seals = [record.first_seal for record in (heir, *replaced) if record.first_seal]
+    return heir._replace(first_seal=min(seals, default=0))
 
 
 def based_on(newer: StagedRecord, committed: StagedRecord, stat: ObjectStat) -> StagedRecord:

@@ -45,7 +45,8 @@ class WriteBack:
     goes; the name may have a newer staged file by then. At recovery it may come for a second time. ``on_state`` is
     called at every change of a record's state, ``on_replaced`` when a file turns out to have been replaced just before
     a crash, and ``on_moved`` when a directory above it turns out to have been renamed: the file then waits for
-    ``rename`` or ``try_again``. None of them must block, nor must ``resolve_origin``.
+    ``rename`` or ``try_again``. None of them must block, nor must ``resolve_origin``. ``is_open`` tells whether a
+    program has a file open for writing.
     """
 
     def __init__(
@@ -64,11 +65,14 @@ class WriteBack:
         on_moved: Callable[[StagedRecord], None] = lambda record: None,
         upload_delay_s: float = 0.0,
         uploads: Callable[[StagedRecord], bool] = profile_uploads,
+        is_open: Callable[[StagedRecord], bool] = lambda record: False,
         rng: random.Random | None = None,
     ) -> None:
         self._journal = journal
         self._staging = staging
         self._uploads = uploads
+        self._is_open = is_open
+        self._order = Order(journal, upload.last, uploads, is_open)
         self._uploader = Uploader(
             journal,
             staging,
@@ -81,7 +85,7 @@ class WriteBack:
             on_state=on_state,
             on_replaced=on_replaced,
             on_moved=on_moved,
-            order=Order(journal, upload.last, uploads),
+            order=self._order,
             delay_s=upload_delay_s,
             rng=rng or random.Random(),
         )
@@ -99,6 +103,7 @@ class WriteBack:
         self.settle, self.settle_below, self.staged_ids = names.settle, names.settle_below, names.staged_ids
         waits = Waits(journal, staging, self._uploader, uploads)
         self.wait, self.error_of = waits.wait, waits.error_of
+        self.would_wait = self._order.would_wait
         self._uploader.on_superseded = waits.superseded
         staging.ids_after(journal.last_id)
         staging.budget.hope = waits.hope
@@ -151,10 +156,10 @@ class WriteBack:
 
     # -- start and status -----------------------------------------------------------------------------------------
 
-    async def recover(self, is_open: Callable[[StagedRecord], bool] = lambda record: False) -> RecoveryReport:
+    async def recover(self) -> RecoveryReport:
         """Take up what an earlier run left; to be called once, before ``run`` and before anything is staged.
-        Idempotent. It asks nothing of the origins: that is the first thing each upload does. ``is_open``: the file is
-        still being written, in a mount that outlived its engine: it stays as it is."""
+        Idempotent. It asks nothing of the origins: that is the first thing each upload does. A file that is open for
+        writing, in a mount that outlived its engine, stays as it is."""
         files = await trio.to_thread.run_sync(self._staging.scan)
         plan = make_plan(
             self._journal.records(),
@@ -162,7 +167,7 @@ class WriteBack:
             rebooted=self._journal.rebooted,
             uploads=self._uploads,
             now_ns=time.time_ns(),
-            is_open=is_open,
+            is_open=self._is_open,
         )
         if files:
             # A name that an earlier run made may not have been synced by it, and counts as durable from now on.
