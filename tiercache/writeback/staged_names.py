@@ -41,7 +41,7 @@ class StagedNames:
         else:
             self._journal.put_later(put=retractions, drop=[member.id for member in gone])
         self._remove_files(gone)
-        self._uploader.wake_retractions(record.lane)
+        self._uploader.retractions.wake(record.lane)
         self._uploader.changed.ring()
         if wait:
             await self.settle(record.origin, record.key)
@@ -184,7 +184,7 @@ class StagedNames:
             if current is not None and current.state is StagedState.SEALED:
                 self._uploader.enqueue_sealed(current)
             self._uploader.state_changed(current or member)
-        self._uploader.wake_retractions(record.lane)
+        self._uploader.retractions.wake(record.lane)
         return True
 
     def _replaced(self, origin: OriginId, key: Key) -> list[StagedRecord]:

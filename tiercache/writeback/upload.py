@@ -7,7 +7,6 @@ object distinguishes "already there" from "again", and our own earlier bytes fro
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import NamedTuple
 
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum, file_checksums, joined_digest
@@ -252,19 +251,3 @@ class _Sender:
             if found != expected:
                 return False
         return True
-
-
-def retract(origin: Origin, record: StagedRecord) -> Moved | None:
-    """Remove what a cancelled upload brought, or a renamed file left, if nobody has replaced it since."""
-    if record.moves is not None and was_moved(origin, record.moves):
-        return Moved()
-    unwanted = Unwanted.of([record])
-    unwanted.abort(origin, record.key)
-    try:
-        stat = origin.stat(record.key)
-    except Absent:
-        return None
-    if stat.kind is Kind.FILE and unwanted.includes(stat):
-        with suppress(Absent, Changed):
-            origin.delete(record.key, stat.etag)
-    return None

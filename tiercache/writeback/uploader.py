@@ -21,19 +21,17 @@ from tiercache.writeback.attempt import Attempt, UploadCancelled
 from tiercache.writeback.attempts import Attempts
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.commit import Adopts, Commits
+from tiercache.writeback.held_back import HeldBack
 from tiercache.writeback.order import Order
 from tiercache.writeback.pace import Pace
+from tiercache.writeback.retractions import Retractions
 from tiercache.writeback.retry import Backoff, Failure
-from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of, shown
-from tiercache.writeback.turns import Lane, Turns
+from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of
+from tiercache.writeback.turns import Turns
 from tiercache.writeback.unwanted import Unwanted
-from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, Unsent, retract, upload
+from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, Unsent, upload
 
 log = logging.getLogger(__name__)
-
-HELD_BACK = "held back: "
-STUCK = {StagedState.CONFLICT: "in conflict with another writer's", StagedState.LOST: "lost"}
-"""What waits for somebody to see to it, in words."""
 
 
 class Uploader:
@@ -65,7 +63,6 @@ class Uploader:
         self._on_state = on_state
         self._on_replaced = on_replaced
         self._on_moved = on_moved
-        self._order = order
         self._delay_s = delay_s
         self._backoff = Backoff(upload.retry_base_s, upload.retry_cap_s, rng)
         self.pace = Pace.of(upload, metrics)
@@ -73,7 +70,11 @@ class Uploader:
         self.changed = Bell()
         """Rings at every change of a record's state, and when a lane falls free."""
         self.failures: dict[int, Failure] = {}
-        self.turns = Turns(journal, slots=upload.concurrency, changed=self.changed, ahead=self._has_others_ahead)
+        self._held_back = HeldBack(journal, order, self.failures, self.changed)
+        self.turns = Turns(
+            journal, slots=upload.concurrency, changed=self.changed, ahead=self._held_back.has_others_ahead
+        )
+        self.retractions = Retractions(journal, resolve_origin, self.turns, self._threads, on_moved)
         self.attempts = Attempts(staging)
         self._commits = Commits(
             journal, staging, cache, resolve_origin, metrics=metrics, on_commit=on_commit, on_clean=self._clean
@@ -112,27 +113,8 @@ class Uploader:
         self.turns.remove(staged_id)
         self.failures.pop(staged_id, None)
         self._displacing.discard(staged_id)
-        self._order.forget(staged_id)
+        self._held_back.forget(staged_id)
         self.attempts.stop(staged_id)
-
-    def _has_others_ahead(self, record: StagedRecord) -> bool:
-        other = self._order.ahead_of(record)
-        if other is not None and other.state in STUCK:
-            self._hold_back(record, f"{HELD_BACK}{shown(other)}, which goes up before it, is {STUCK[other.state]}")
-        elif record.last_error.startswith(HELD_BACK):
-            self._hold_back(record, "")
-        return other is not None
-
-    def _hold_back(self, record: StagedRecord, reason: str) -> None:
-        """Tell why waiting alone will not bring a file up, or that it will now."""
-        if record.last_error == reason and (record.id in self.failures) == bool(reason):
-            return
-        self.failures.pop(record.id, None)
-        if reason:
-            self.failures[record.id] = Failure(0, permanent=True, due_s=trio.current_time())
-            log.warning("%s is %s", shown(record), reason)
-        self._journal.put_later(put=[record._replace(last_error=reason)])
-        self.changed.ring()
 
     def hurry(self) -> None:
         """Try everything now, failed ones included."""
@@ -143,12 +125,6 @@ class Uploader:
         self._on_state(record)
         self._staging.budget.recheck()
         self.changed.ring()
-
-    def wake_retractions(self, lane: Lane) -> None:
-        """The record that was to replace their result is not going to do it (any more)."""
-        for record in self._journal.retractions(*lane):
-            if not self._is_dormant(record):
-                self.turns.add(record)
 
     # -- the service ----------------------------------------------------------------------------------------------
 
@@ -165,7 +141,8 @@ class Uploader:
     async def _work_off(self, record: StagedRecord) -> None:
         try:
             if record.state is StagedState.CANCELLED:
-                await self._retract(record)
+                if await self.retractions.work_off(record):
+                    self.failures.pop(record.id, None)
             elif record.state in (StagedState.SEALED, StagedState.UPLOADING):
                 await self._upload(record)
         except Exception as error:
@@ -211,7 +188,7 @@ class Uploader:
             raise
         except Exception:
             if self._is_current(record):
-                if not self._was_renewed(record, attempt.origin):
+                if not self.retractions.was_renewed(record, attempt.origin):
                     raise
                 self._back_to_sealed(record)
         else:
@@ -265,13 +242,6 @@ class Uploader:
         due = now is not None and now.lane == record.lane and now.state in (StagedState.SEALED, StagedState.UPLOADING)
         return now if due else None
 
-    def _was_renewed(self, record: StagedRecord, origin: Origin | None) -> bool:
-        """Whether a client has brought other credentials since a try began: its failure says nothing about these."""
-        try:
-            return origin is not None and self._resolve_origin(record) is not origin
-        except TierCacheError:
-            return False
-
     def _is_current(self, record: StagedRecord) -> bool:
         """Whether the record still wants what this attempt sent: not cancelled, renamed or sealed anew meanwhile."""
         now = self._journal.get(record.id)
@@ -304,7 +274,7 @@ class Uploader:
     def _clean(self, staged_id: int) -> None:
         self.failures.pop(staged_id, None)
         self._displacing.discard(staged_id)
-        self._order.forget(staged_id)
+        self._held_back.forget(staged_id)
         self._staging.budget.recheck()
         self.changed.ring()
 
@@ -432,7 +402,7 @@ class Uploader:
             await self._journal.put(ended)
         finally:
             self.state_changed(ended)
-            self.wake_retractions(ended.lane)
+            self.retractions.wake(ended.lane)
 
     def _failed(self, staged_id: int, error: Exception) -> None:
         record = self._journal.get(staged_id) or self._journal.retraction(staged_id)
@@ -449,33 +419,3 @@ class Uploader:
         self.state_changed(record)
         if state in (StagedState.SEALED, StagedState.CANCELLED):
             self.turns.add(record, due_s=failure.due_s)
-
-    # -- retractions ----------------------------------------------------------------------------------------------
-
-    def _is_dormant(self, record: StagedRecord) -> bool:
-        """Whether an upload that is due replaces the unwanted object anyway: better than a time without any."""
-        heir = self._journal.get(record.replaced_by)
-        return (
-            heir is not None
-            and heir.lane == record.lane
-            and heir.state in (StagedState.STAGED, StagedState.SEALED, StagedState.UPLOADING)
-        )
-
-    async def _retract(self, record: StagedRecord) -> None:
-        if self._is_dormant(record):
-            return
-        origin = self._resolve_origin(record)
-        try:
-            moved = await trio.to_thread.run_sync(
-                retract, origin, record, limiter=self._threads, abandon_on_cancel=True
-            )
-        except Exception:
-            if not self._was_renewed(record, origin):
-                raise
-            self.turns.add(record)
-            return
-        if moved is not None:
-            self._on_moved(record)  # its directory was renamed when the engine ended: it is, where it is now
-            return
-        self.failures.pop(record.id, None)
-        await self._journal.drop(record.id)
