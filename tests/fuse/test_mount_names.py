@@ -55,6 +55,25 @@ def test_names_that_are_no_text_are_kept_on_a_file_tree(on_posix: Mounted) -> No
     assert os.listdir(os.fsencode(on_posix.source.directory)) == [b"\xff\xfe"]
 
 
+def test_names_that_are_no_text_are_refused_on_an_object_store(on_s3: Mounted) -> None:
+    """At once, also where the directory is known to have no such name: what was staged could never go up."""
+    root = on_s3.path
+    (root / "file").write_bytes(b"x")
+    path = os.fsencode(root) + b"/\xff\xfe"
+    for change in (
+        lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY)),
+        lambda: os.mkdir(path),
+        lambda: os.symlink("file", path),
+        lambda: os.rename(root / "file", path),
+        lambda: os.stat(path),
+    ):
+        assert os.listdir(root) == ["file"]
+        with refused(errno.EILSEQ):
+            change()
+    on_s3.drain()
+    assert on_s3.source.names() == {"file"}
+
+
 def test_a_name_over_255_bytes_is_refused(root: Path) -> None:
     for operation in (Path.touch, Path.mkdir, Path.stat):
         with refused(errno.ENAMETOOLONG):
@@ -179,6 +198,24 @@ def test_a_path_longer_than_a_key_of_s3_is_refused(on_s3: Mounted) -> None:
             change()
     on_s3.drain()
     assert len(on_s3.source.names()) == 1
+
+
+@pytest.mark.parametrize("dirty", [True, False], ids=["dirty", "clean"])
+def test_a_directory_is_not_moved_to_where_a_key_of_s3_would_be_too_long(on_s3: Mounted, dirty: bool) -> None:
+    top = on_s3.path / "top"
+    levels = ["y" * 200] * 4
+    directory = top.joinpath(*levels)
+    directory.mkdir(parents=True)
+    name = "x" * 100
+    (directory / name).write_bytes(b"fits")
+    if not dirty:
+        on_s3.drain()
+    with refused(errno.ENAMETOOLONG):
+        top.rename(on_s3.path / ("t" * 200))
+    assert (directory / name).read_bytes() == b"fits"
+    top.rename(on_s3.path / "moved")
+    on_s3.drain()
+    assert on_s3.source.names() == {"/".join(["moved", *levels, name])}
 
 
 def test_dot_and_dot_dot_are_listed_with_their_inodes(root: Path) -> None:

@@ -12,6 +12,7 @@ from tiercache.errors import (
     Changed,
     Exists,
     IsDirectory,
+    NameTooLong,
     NotDirectory,
     NotEmpty,
     TierCacheError,
@@ -79,6 +80,12 @@ class OriginConformance:
     def test_identity_names_the_store_without_secrets(self, subject: Subject) -> None:
         assert "://" in subject.origin.identity
         assert "secret" not in subject.origin.identity
+
+    def test_a_key_that_no_origin_holds_is_refused(self, subject: Subject) -> None:
+        for key in (subject.root, subject.key(b"a b"), subject.key("ü/%41".encode())):
+            subject.origin.require_key(key)
+        with pytest.raises(NameTooLong):
+            subject.origin.require_key(subject.key(b"x" * 70_000))
 
     @pytest.mark.parametrize("size_bytes", [0, 1, 4095, 4096, 4097, LARGE_BYTES])
     def test_what_is_written_is_read(self, subject: Subject, size_bytes: int) -> None:

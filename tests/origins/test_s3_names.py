@@ -96,8 +96,9 @@ def test_a_page_with_odd_keys_is_listed_whole(origin: Origin, bucket: Bucket) ->
 
 
 def test_a_key_that_is_not_utf8_cannot_be_spelled(origin: Origin) -> None:
-    with pytest.raises(InvalidName):
-        origin.stat(b"\xff\xfe")
+    for call in (origin.stat, origin.require_key):
+        with pytest.raises(InvalidName):
+            call(b"\xff\xfe")
 
 
 def test_the_directory_wins_over_a_file_of_the_same_name(origin: Origin, bucket: Bucket) -> None:

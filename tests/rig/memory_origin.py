@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory, NotEmpty, TierCacheError, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
-from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Upload
+from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Upload, require_length
 
 _names = itertools.count()
 
@@ -32,7 +32,6 @@ class MemoryOrigin:
     def __init__(self) -> None:
         self.identity = f"memory://{next(_names)}"
         self.capabilities = Capability.CONDITIONAL_WRITE | Capability.STORED_ATTRIBUTES | Capability.SET_ATTRIBUTES
-        self.key_limit_bytes = LONGEST_KEY_BYTES
         self._lock = threading.Lock()
         self._objects: dict[Key, _Object] = {}
         self._markers: set[Key] = set()
@@ -42,6 +41,9 @@ class MemoryOrigin:
         """Another client writes an object."""
         with self._lock:
             return self._put(key, data)
+
+    def require_key(self, key: Key) -> None:
+        require_length(key, LONGEST_KEY_BYTES)
 
     def stat(self, key: Key) -> ObjectStat:
         with self._lock:

@@ -80,9 +80,8 @@ class SwitchedOrigin:
     def identity(self) -> str:
         return self._origin.identity
 
-    @property
-    def key_limit_bytes(self) -> int:
-        return self._origin.key_limit_bytes
+    def require_key(self, key: Key) -> None:
+        self._origin.require_key(key)
 
     @property
     def capabilities(self) -> Capability:

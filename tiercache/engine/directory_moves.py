@@ -38,6 +38,7 @@ class DirectoryMoves:
         tree = self._tree
         await self._writeback.settle_below(tree.origin_id, target)
         dirty = self._staged_below(source)
+        self._require_keys((record.key for record in dirty), source, target)
         left: list[StagedRecord] = []
         held_ids = [record.id for record in dirty]
         etags: dict[Key, str] = {}
@@ -80,6 +81,11 @@ class DirectoryMoves:
             await self._writeback.moving(held_ids, None)
             raise
 
+    def _require_keys(self, keys: Iterable[Key], source: Key, target: Key) -> None:
+        """NameTooLong before anything is changed: what is dirty could never go up under a longer key."""
+        for key in keys:
+            self._tree.origin.require_key(_moved_key(key, source, target))
+
     async def _abort_moved_uploads(self, records: Iterable[StagedRecord], source: Key, target: Key) -> None:
         """What a killed engine had sent of these files, as far as it got, lies in the directory that was moved, and
         would make it look full."""
@@ -118,6 +124,7 @@ class DirectoryMoves:
             stats = await tree.call(lambda: list(tree.origin.walk(source)))
         except Absent:
             stats = []
+        self._require_keys((stat.key for stat in stats), source, target)
         markers = [stat for stat in stats if stat.kind is Kind.DIRECTORY]
         objects = [stat for stat in stats if stat.kind is not Kind.DIRECTORY]
         for stat in markers:

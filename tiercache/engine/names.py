@@ -9,7 +9,7 @@ from tiercache.config import Profile
 from tiercache.engine.entries import absent_entry, child_name, directory_entry, entry_of, is_fresh, now_ns
 from tiercache.engine.misses import Misses
 from tiercache.engine.tree import Tree
-from tiercache.errors import Absent, IsDirectory, NameTooLong, NotDirectory, TierCacheError, Unsupported
+from tiercache.errors import Absent, IsDirectory, NotDirectory, TierCacheError, Unsupported
 from tiercache.model import SPECIAL_KINDS, Entry, Key, Kind, ObjectStat, has_posix_spelling, is_below, join, parent_of
 from tiercache.origins.base import Capability
 
@@ -23,22 +23,20 @@ class Names:
     def __init__(self, tree: Tree, profile: Profile) -> None:
         self._tree = tree
         self._profile = profile
-        self._key_limit_bytes = tree.origin.key_limit_bytes
         self._misses = Misses(profile.ttl_s)
 
     # -- one name ---------------------------------------------------------------------------------
 
     def known(self, key: Key) -> Entry | None:
-        """The entry if the catalog can answer alone (it may be an ABSENT one), else None. Never waits. NameTooLong for
-        a key that the origin could not hold."""
-        if len(key) > self._key_limit_bytes:
-            raise NameTooLong(f"{show(key)}: longer than the {self._key_limit_bytes} bytes of the origin's keys")
+        """The entry if the catalog can answer alone (it may be an ABSENT one), else None. Never waits. NameTooLong and
+        InvalidName for a key that the origin could not hold."""
         entry = self._tree.entry(key)
         at_ns = now_ns()
         if entry is not None:
             if self._lacks_attributes(entry):
                 return None
             return entry if self._fresh(entry, at_ns) else None
+        self._tree.origin.require_key(key)
         if key and self._listing_is_fresh(parent_of(key), at_ns):
             return absent_entry(at_ns)
         return None

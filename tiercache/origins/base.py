@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
-from tiercache.errors import Broken
+from tiercache.errors import Broken, NameTooLong
 from tiercache.model import Attributes, BaseVersion, Key, Kind, ObjectStat, PartedUpload, Space
 
 T = TypeVar("T")
@@ -42,6 +42,12 @@ OBJECT_KEY_LIMIT_BYTES = 1024
 
 LONGEST_KEY_BYTES = 0xFFFF
 """For origins that set no limit: what the catalog can hold."""
+
+
+def require_length(key: Key, limit_bytes: int) -> None:
+    """NameTooLong for a key of more bytes."""
+    if len(key) > limit_bytes:
+        raise NameTooLong(f"/{key.decode('utf-8', 'backslashreplace')}: longer than the {limit_bytes} bytes of a key")
 
 
 class Condition(NamedTuple):
@@ -157,9 +163,9 @@ class Origin(Protocol):
         """Canonical URL of the whole bucket, host or tree, endpoint included, without secrets."""
         ...
 
-    @property
-    def key_limit_bytes(self) -> int:
-        """The longest key that it can hold: nothing is written under a longer one, which could never go up."""
+    def require_key(self, key: Key) -> None:
+        """NameTooLong or InvalidName for a key that it can never hold, told without asking it: nothing is staged under
+        one, since it could never go up."""
         ...
 
     @property

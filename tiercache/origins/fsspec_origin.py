@@ -25,7 +25,15 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
 from tiercache.origins import metadata
-from tiercache.origins.base import LONGEST_KEY_BYTES, OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Source, Upload
+from tiercache.origins.base import (
+    LONGEST_KEY_BYTES,
+    OBJECT_KEY_LIMIT_BYTES,
+    Capability,
+    Condition,
+    Source,
+    Upload,
+    require_length,
+)
 from tiercache.origins.fsspec_errors import domain_errors
 from tiercache.origins.fsspec_info import stat_of
 from tiercache.origins.obstore_calls import text_of
@@ -63,9 +71,9 @@ class FsspecOrigin:
     def identity(self) -> str:
         return self._identity
 
-    @property
-    def key_limit_bytes(self) -> int:
-        return OBJECT_KEY_LIMIT_BYTES if self._is_bucket else LONGEST_KEY_BYTES
+    def require_key(self, key: Key) -> None:
+        require_length(key, OBJECT_KEY_LIMIT_BYTES if self._is_bucket else LONGEST_KEY_BYTES)
+        self._path(key)
 
     @property
     def capabilities(self) -> Capability:

@@ -22,7 +22,7 @@ from tiercache.errors import (
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Upload
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Upload, require_length
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, path_of
@@ -59,9 +59,10 @@ class ObjectStoreOrigin:
     def identity(self) -> str:
         return self._identity
 
-    @property
-    def key_limit_bytes(self) -> int:
-        return OBJECT_KEY_LIMIT_BYTES
+    def require_key(self, key: Key) -> None:
+        require_length(key, OBJECT_KEY_LIMIT_BYTES)
+        if key:
+            path_of(key)
 
     @property
     def capabilities(self) -> Capability:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, NotDirectory, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
-from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Source, Upload, unfinished
+from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Source, Upload, require_length, unfinished
 from tiercache.origins.posix_attributes import FILE_TYPES, UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
 from tiercache.origins.posix_calls import (
     EXCHANGE,
@@ -46,9 +46,8 @@ class PosixOrigin:
     def identity(self) -> str:
         return "file:///"
 
-    @property
-    def key_limit_bytes(self) -> int:
-        return LONGEST_KEY_BYTES
+    def require_key(self, key: Key) -> None:
+        require_length(key, LONGEST_KEY_BYTES)
 
     @property
     def capabilities(self) -> Capability:

@@ -83,9 +83,8 @@ class RetryingOrigin:
     def identity(self) -> str:
         return self._origin.identity
 
-    @property
-    def key_limit_bytes(self) -> int:
-        return self._origin.key_limit_bytes
+    def require_key(self, key: Key) -> None:
+        self._origin.require_key(key)
 
     @property
     def capabilities(self) -> Capability:

@@ -15,7 +15,7 @@ from tiercache.errors import Absent, Broken, Busy, Changed, Exists, NotDirectory
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Repeating, Upload
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Repeating, Upload, require_length
 from tiercache.origins.base import directly as at_once
 from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part
@@ -56,9 +56,9 @@ class S3Origin:
     def identity(self) -> str:
         return self._identity
 
-    @property
-    def key_limit_bytes(self) -> int:
-        return OBJECT_KEY_LIMIT_BYTES
+    def require_key(self, key: Key) -> None:
+        require_length(key, OBJECT_KEY_LIMIT_BYTES)
+        text_of(key)
 
     @property
     def capabilities(self) -> Capability:
