@@ -94,6 +94,27 @@ def test_a_file_cannot_be_made_longer_than_staging(ground: Ground) -> None:
     run(scenario)
 
 
+def test_truncation_gives_room_back(ground: Ground) -> None:
+    """Else one open file that is emptied and filled again and again would come to the end of staging."""
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            _, handle = await names.create(ground.key("again"), mode=0o644, uid=0, gid=0)
+            await handle.write(0, b"x" * 1000)
+            for _ in range(3):
+                await names.setattr(handle.inode, size=engine.staging.capacity_bytes)
+                assert engine.staging.unused_bytes == 0
+                await names.setattr(handle.inode, size=500)
+                assert engine.staging.used_bytes == 500
+            assert await handle.read(0, 1000) == b"x" * 500
+            await handle.close()
+            assert (await engine.drain(30)).left == []
+            assert ground.get("again") == b"x" * 500
+
+    run(scenario)
+
+
 def test_truncation_gives_what_posix_gives(ground: Ground) -> None:
     """C17."""
     data = os.urandom(BLOCK_SIZE_BYTES + 10)

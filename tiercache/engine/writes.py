@@ -94,6 +94,7 @@ class Writes:
 
         async def put(staged: StagedFile) -> None:
             staged.truncate(size_bytes)
+            self._staging.cut(staged.id, size_bytes)
 
         await self._into(live, lambda _: size_bytes, put, empty=size_bytes == 0)
 

@@ -234,6 +234,11 @@ class Staging:
         """Give back room that a write did not use."""
         self._charge_as(staged_id, max(0, self._charges.get(staged_id, 0) - amount_bytes))
 
+    def cut(self, staged_id: int, size_bytes: int) -> None:
+        """The file has no more than ``size_bytes`` now: what it was charged beyond that is given back. What it takes on
+        the disk is no measure before it is sealed: writes that fill its holes are not asked for room."""
+        self._charge_as(staged_id, min(size_bytes, self._charges.get(staged_id, 0)))
+
     def measure(self, staged_id: int) -> int:
         """The file's size; its charge becomes what it really takes, whoever wrote it. Lost if it is gone."""
         try:
