@@ -1,4 +1,5 @@
-"""A manifest that is written under another name, and renamed or copied to its own before its shards went up."""
+"""What tells of shards that have not gone up yet: a manifest that is written under another name, and renamed or copied
+to its own, and a symlink."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from rig.engine_ground import Ground, read_file, run, write_file
 from rig.interposed_origin import interpose
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
-from tiercache.model import StagedState
+from tiercache.errors import Absent, Exists
+from tiercache.model import Kind, StagedState
 
 MANIFEST = b'{"weight_map": {}}'
 
@@ -79,5 +81,112 @@ def test_a_manifest_with_nothing_before_it_is_renamed_at_the_origin(ground: Grou
             await names.rename(ground.key(".metadata.tmp"), ground.key(".metadata"), keep_directory=True)
             assert ground.names() == [".metadata"]
             assert not staged(engine, ground, ".metadata")
+
+    run(scenario)
+
+
+@asynccontextmanager
+async def checkpoint_on_its_way(ground: Ground) -> AsyncIterator[tuple[Engine, Namespace]]:
+    """``c/shard`` goes up when the block ends, and the engine with it: a stopped one leaves the rest to the next."""
+    async with ground.engine() as (engine, names):
+        await names.root(ground.root)
+        await names.mkdir(ground.key("c"), mode=0o755, uid=0, gid=0)
+        sending = interpose(names).stop("write")
+        try:
+            await write_file(names, ground.key("c/shard"), b"weights")
+            await sending.reached()
+            yield engine, names
+        finally:
+            sending.open()
+
+
+def link_at_origin(ground: Ground, name: str) -> bytes | None:
+    try:
+        return ground.direct.stat(ground.key(name)).link_target
+    except Absent:
+        return None
+
+
+async def drained(engine: Engine) -> None:
+    result = await engine.drain(30)
+    assert (result.left, result.errors) == ([], {})
+    assert not list(engine.journal.records()) + engine.journal.retractions()
+
+
+async def link(names: Namespace, ground: Ground, name: str, target: bytes) -> None:
+    made = await names.symlink(ground.key(name), target, uid=0, gid=0)
+    found = await names.lookup(ground.key(name))
+    assert (found.kind, found.link_target, found.size_bytes) == (Kind.SYMLINK, target, len(target))
+    assert made.inode == found.inode
+
+
+def test_a_symlink_goes_up_after_what_it_points_to(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with checkpoint_on_its_way(ground) as (engine, names):
+            await link(names, ground, "latest", b"c")
+            await link(names, ground, "c/self", b"./shard")
+            await link(names, ground, "elsewhere", b"../not/below")
+            with pytest.raises(Exists):
+                await names.symlink(ground.key("latest"), b"other", uid=0, gid=0)
+            listed = dict(await names.list(ground.root))
+            assert listed[b"latest"].kind is Kind.SYMLINK
+            found = [link_at_origin(ground, name) for name in ("latest", "c/self", "elsewhere")]
+            assert found == [None, None, b"../not/below"]
+        async with ground.engine() as (engine, names):
+            assert (await names.lookup(ground.key("latest"))).link_target == b"c"
+            await drained(engine)
+            assert (await names.lookup(ground.key("latest"))).link_target == b"c"
+            assert [link_at_origin(ground, name) for name in ("latest", "c/self")] == [b"c", b"./shard"]
+            assert ground.get("c/shard") == b"weights"
+
+    run(scenario)
+
+
+def test_a_symlink_that_replaces_another_leaves_that_one_at_the_origin_until_its_turn(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            await names.symlink(ground.key("latest"), b"before", uid=0, gid=0)
+            assert link_at_origin(ground, "latest") == b"before"
+        async with checkpoint_on_its_way(ground) as (engine, names):
+            await link(names, ground, "latest.tmp", b"c")
+            await names.rename(ground.key("latest.tmp"), ground.key("latest"), keep_directory=True)
+            assert (await names.lookup(ground.key("latest"))).link_target == b"c"
+            assert link_at_origin(ground, "latest") == b"before"
+        async with ground.engine() as (engine, names):
+            await drained(engine)
+            assert link_at_origin(ground, "latest") == b"c"
+            assert link_at_origin(ground, "latest.tmp") is None
+            assert (await names.lookup(ground.key("latest"))).link_target == b"c"
+
+    run(scenario)
+
+
+def test_a_symlink_that_is_removed_before_its_turn_never_goes_up(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with checkpoint_on_its_way(ground) as (engine, names):
+            await link(names, ground, "latest", b"c")
+            await names.unlink(ground.key("latest"), keep_directory=True)
+            with pytest.raises(Absent):
+                await names.lookup(ground.key("latest"))
+        async with ground.engine() as (engine, names):
+            await drained(engine)
+            assert link_at_origin(ground, "latest") is None
+            with pytest.raises(Absent):
+                await names.lookup(ground.key("latest"))
+
+    run(scenario)
+
+
+def test_a_symlink_that_others_made_meanwhile_is_a_conflict(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with checkpoint_on_its_way(ground) as (engine, names):
+            await link(names, ground, "latest", b"c")
+            ground.direct.symlink(ground.key("latest"), b"theirs")
+        async with ground.engine() as (engine, names):
+            await engine.drain(30)
+            assert staged(engine, ground, "latest") == [StagedState.CONFLICT]
+            assert link_at_origin(ground, "latest") == b"theirs"
+            assert (await names.lookup(ground.key("latest"))).link_target == b"c"
 
     run(scenario)

@@ -327,6 +327,11 @@ class OriginConformance:
         assert subject.origin.read_whole(subject.key(b"link"), 100)[1] is None
         with pytest.raises(Exists):
             subject.origin.symlink(subject.key(b"link"), b"other")
+        replaced = subject.origin.symlink(subject.key(b"link"), b"another", replaces=made.etag)
+        assert subject.origin.stat(subject.key(b"link")).link_target == replaced.link_target == b"another"
+        with pytest.raises(Changed):
+            subject.origin.symlink(subject.key(b"link"), b"late", replaces="other")
+        assert [stat.key for stat in subject.origin.list(subject.key(b"").rstrip(b"/"))] == [subject.key(b"link")]
         subject.origin.delete(subject.key(b"link"))
         with pytest.raises(Absent):
             subject.origin.stat(subject.key(b"link"))

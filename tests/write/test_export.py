@@ -60,6 +60,8 @@ async def test_each_kind_of_file_has_its_place_and_only_sound_ones_count_as_whol
     desk = desk_at(tmp_path / "node")
     await desk.stage("open", b"half")
     await desk.stage("unpublished", b"writer died", published=False)
+    link = await desk.save("link", b"../target")
+    await desk.journal.put(desk.record(link)._replace(link_target=b"../target"))
     await desk.save("twice", b"older")
     await desk.save("twice", b"newer")
     torn = await desk.save("torn", b"0123456789")
@@ -72,6 +74,7 @@ async def test_each_kind_of_file_has_its_place_and_only_sound_ones_count_as_whol
     crash(desk)
     done, lines = export(desk.root, tmp_path / "out")
     out = tmp_path / "out"
+    assert (out / "symlinks" / place(desk, "link")).read_bytes() == b"../target"
     assert (out / "files" / place(desk, "twice")).read_bytes() == b"newer"
     assert (out / "files" / place(desk, "open")).read_bytes() == b"half"
     assert (out / "files" / place(desk, "torn")).read_bytes() == b"0123"
@@ -80,11 +83,12 @@ async def test_each_kind_of_file_has_its_place_and_only_sound_ones_count_as_whol
     assert (out / "lost" / place(desk, "lost")).read_bytes() == b"lost bytes"
     assert lines[f"lost/{place(desk, 'lost')}"]["last_error"] == "bad luck"
     assert {path.read_bytes() for path in (out / "unnamed").iterdir()} == {b"nobody's", b"odd"}
-    assert done.files == 8
+    assert done.files == 9
     whole = {path for path, line in lines.items() if line["whole"]}
     assert whole == {
         f"files/{place(desk, 'twice')}",
         f"superseded/{place(desk, 'twice')}",
+        f"symlinks/{place(desk, 'link')}",
         f"unnamed/{odd}",
     }
     assert not (tmp_path / "etc").exists()

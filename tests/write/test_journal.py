@@ -72,6 +72,7 @@ FULL = StagedRecord(
     unsynced=True,
     digest=b"\0digest",
     torn=True,
+    link_target=b"../\xff",
     first_seal=18,
 )
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
 from tiercache.engine.entries import absent_entry, attributes_of, entry_of, now_ns, with_attributes
+from tiercache.engine.files import Files
 from tiercache.engine.names import Names, show
 from tiercache.engine.parting import Parting
 from tiercache.engine.promises import inherited
@@ -33,9 +34,12 @@ log = logging.getLogger("tiercache.engine")
 class Changes:
     """The operations that make and remove names; ``renames`` moves them."""
 
-    def __init__(self, tree: Tree, names: Names, writes: Writes, parting: Parting, writeback: WriteBack) -> None:
+    def __init__(
+        self, tree: Tree, names: Names, files: Files, writes: Writes, parting: Parting, writeback: WriteBack
+    ) -> None:
         self._tree = tree
         self._names = names
+        self._files = files
         self._writes = writes
         self._parting = parting
         self._writeback = writeback
@@ -58,9 +62,24 @@ class Changes:
             return made
 
     async def symlink(self, key: Key, target: bytes, attributes: Attributes, *, resumed: bool = False) -> Entry:
-        async with self._tree.hold(key):
-            make = partial(self._tree.origin.symlink, key, target, attributes)
-            return await self._make(key, Kind.SYMLINK, make, attributes, resumed=resumed)
+        """Make a symlink: at once, or when the origin has what it stands for (see ``Order``)."""
+        tree = self._tree
+        async with tree.hold(key):
+            if not (tree.can(Capability.SYMLINKS) and self._writeback.would_wait(tree.origin_id, key, target)):
+                make = partial(tree.origin.symlink, key, target, attributes)
+                return await self._make(key, Kind.SYMLINK, make, attributes, resumed=resumed)
+            return await self._symlink_later(key, target, attributes, resumed=resumed)
+
+    async def _symlink_later(self, key: Key, target: bytes, attributes: Attributes, *, resumed: bool) -> Entry:
+        if resumed:
+            self._tree.doubt(key)
+        try:
+            await self._require_new(key)
+        except Exists:
+            if not resumed:
+                raise
+            return await self._made_before(key, Kind.SYMLINK, attributes)
+        return await self._files.make_link(key, target, attributes)
 
     async def make_special(
         self, key: Key, kind: Kind, device: int, attributes: Attributes, *, resumed: bool = False

@@ -6,7 +6,7 @@ from tiercache.engine.entries import absent_entry, entry_of, now_ns, staged_entr
 from tiercache.engine.live import LiveInode
 from tiercache.engine.tree import Tree
 from tiercache.journal import Journal, StagedRecord
-from tiercache.model import Attributes, Entry, ObjectStat, StagedState, parent_of
+from tiercache.model import Attributes, Entry, Kind, ObjectStat, StagedState, parent_of
 from tiercache.staging import StagedFile
 from tiercache.writeback.succession import based_on, is_being_written_after
 
@@ -71,6 +71,8 @@ def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     attributes = record.attributes or Attributes(0o644, 0, 0, record.created_ns)
     entry = staged_entry(attributes, record.inode, staged=record.id, size_bytes=staged.size_bytes)
     entry = entry._replace(etag=record.base_etag)
+    if record.link_target:
+        entry = entry._replace(kind=Kind.SYMLINK, link_target=record.link_target)
     _unlink_older(tree, record)
     _part_from_old_names(tree, record)
     names = {record.key, *tree.names_of(record.inode)}

@@ -147,6 +147,18 @@ class Files:
             self._writes.stages.unstage_now(staged)
             raise
 
+    async def make_link(self, key: Key, target: bytes, attributes: Attributes) -> Entry:
+        """A symlink that goes up when what it stands for has, under a free name that the caller holds."""
+        made = self._new_entry(attributes)._replace(kind=Kind.SYMLINK, size_bytes=len(target), link_target=target)
+        staged = await self._writes.stages.stage_link(key, made)
+        try:
+            live = self.enter_staged(key, made._replace(staged=staged.id), staged)
+        except BaseException:
+            self._writes.stages.unstage_now(staged)
+            raise
+        await self._writes.closes.seal_held(live, sync=True)  # no power cut is to part it from its target
+        return live.entry
+
     def create_now(
         self, key: Key, attributes: Attributes, *, exclusive: bool, append: bool
     ) -> tuple[Entry, Handle] | None:

@@ -47,7 +47,7 @@ class Namespace:
         parting = Parting(tree, self.names, self.files, self.writes)
         self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parting, parts)
         self._writeback = parts.writeback
-        self.changes = Changes(tree, self.names, self.writes, parting, parts.writeback)
+        self.changes = Changes(tree, self.names, self.files, self.writes, parting, parts.writeback)
         self.renames = Renames(
             tree, self.names, self.files, self.writes, self.client_files, self.changes, parting, parts
         )

@@ -240,7 +240,7 @@ class Renames:
             stat = await self._tree.call(self._tree.origin.stat, key)
         except (Absent, NotDirectory):
             return ""
-        return stat.etag if stat.kind is Kind.FILE else ""
+        return stat.etag if stat.kind is not Kind.DIRECTORY else ""
 
     async def _move_object(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
         tree = self._tree

@@ -197,6 +197,20 @@ class Stages:
             raise
         return staged
 
+    async def stage_link(self, key: Key, entry: Entry) -> StagedFile:
+        """The same for a symlink, with the target as its bytes."""
+        self.require_writable(key)
+        staged = self._staging.create()
+        try:
+            await self._staging.reserve(staged.id, len(entry.link_target))
+            staged.write(0, entry.link_target)
+            record = self._record(key, entry, staged, ConditionKind.IF_ABSENT, published=True, in_place=False)
+            await self._journal.note(put=[record._replace(link_target=entry.link_target)], undo=True)
+        except BaseException:
+            self._staging.delete(staged.id)
+            raise
+        return staged
+
     def stage_now(self, key: Key, entry: Entry, condition: ConditionKind) -> StagedFile | None:
         """``stage`` for a new file where nothing has to be waited for; else None, and nothing is left."""
         self.require_writable(key)

@@ -121,6 +121,9 @@ class StagedRecord(NamedTuple):
     base: BaseVersion | None = None
     """What the bytes were made from: of use as long as ``base_etag`` is its etag."""
 
+    link_target: bytes = b""
+    """It is a symlink to this, which the staged file holds too; b"" for a file."""
+
     first_seal: int = 0
     """Number of the first seal since the origin had all bytes of the name, be it of an earlier staged file of the name
     whose place this one took; 0 before."""

@@ -230,7 +230,11 @@ class Origin(Protocol):
         """Remove an empty directory (or its marker). NotEmpty, Absent, NotDirectory."""
         ...
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat: ...
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
+        """Make a symlink. Exists, unless it ``replaces`` what has this etag; Changed if that is another one by now."""
+        ...
 
     def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
         """Make one of ``SPECIAL_KINDS``; Unsupported without Capability.SPECIAL_FILES."""

@@ -365,7 +365,9 @@ class FsspecOrigin:
                 raise NotEmpty(f"{self._name(key)} is not empty")
             self._fs.rmdir(self._path(key))
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
         raise Unsupported(f"{self._protocol} by fsspec has no symlinks")
 
     def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:

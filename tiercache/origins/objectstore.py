@@ -283,10 +283,15 @@ class ObjectStoreOrigin:
         self._require_directory(key)
         self.delete(key)
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
+        condition = Condition(etag=replaces, absent=not replaces)
         try:
-            self._put(key, target, metadata.encode(attributes, Kind.SYMLINK), Condition(absent=True))
+            self._put(key, target, metadata.encode(attributes, Kind.SYMLINK), condition)
         except Changed:
+            if replaces:
+                raise
             raise Exists(f"{self._name(key)} exists already") from None
         return self.stat(key)
 

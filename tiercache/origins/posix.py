@@ -176,11 +176,16 @@ class PosixOrigin:
         with located(key) as path:
             os.rmdir(path)
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
         with located(key) as path:
-            os.symlink(target, path)
+            place = _temporary_path(path, "") if replaces else path
+            os.symlink(target, place)
             if attributes is not None:
-                apply_attributes(path, attributes)
+                apply_attributes(place, attributes)
+            if replaces:
+                _put_over(place, path, key, replaces)
             return object_stat(key, path)
 
     def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
@@ -297,6 +302,16 @@ def _replace(key: Key, upload: Upload) -> None:
                 os.unlink(temporary)
             raise
         _sync_directory(os.path.dirname(path))
+
+
+def _put_over(temporary: bytes, path: bytes, key: Key, etag: str) -> None:
+    try:
+        _check_condition(key, Condition(etag=etag))
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 def _put_in_place(temporary: bytes, path: bytes, key: Key, condition: Condition) -> None:

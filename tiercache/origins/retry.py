@@ -182,9 +182,11 @@ class RetryingOrigin:
 
         self._retrying("rmdir", attempt)
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
         def make() -> ObjectStat:
-            return self._origin.symlink(key, target, attributes)
+            return self._origin.symlink(key, target, attributes, replaces=replaces)
 
         return self._made("symlink", key, make, lambda found: found.link_target == target)
 
@@ -215,7 +217,7 @@ class RetryingOrigin:
         def attempt(repeated: bool) -> ObjectStat:
             try:
                 return make()
-            except Exists:
+            except (Exists, Changed):
                 found = self._origin.stat(key) if repeated else None
                 if found is None or not is_ours(found):
                     raise

@@ -115,9 +115,11 @@ class SimulatedOrigin:
         self._delay()
         self._origin.remove_directory(key)
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
         self._delay()
-        return self._origin.symlink(key, target, attributes)
+        return self._origin.symlink(key, target, attributes, replaces=replaces)
 
     def make_special(self, key: Key, kind: Kind, device: int, attributes: Attributes | None = None) -> ObjectStat:
         self._delay()

@@ -42,7 +42,8 @@ class _Found(NamedTuple):
 
 def export_staged(cache_dir: Path, target: Path, progress: Callable[[int, int], None]) -> Exported:
     """Copy every staged file below ``target``, an empty or new directory: ``files/SCHEME/HOST/KEY`` what was to go up,
-    beside it ``conflict``, ``lost``, ``unpublished``, ``superseded`` (older states of a name) and ``unnamed``. The
+    beside it ``conflict``, ``lost``, ``unpublished``, ``superseded`` (older states of a name), ``unnamed`` and
+    ``symlinks``: what was to become one is a file that holds its target, so that none leads out of here. The
     manifest has a line for each. ``progress`` is told the bytes done, and of how many. Reads only."""
     staging = cache_dir / "staging"
     if not staging.is_dir():
@@ -88,6 +89,8 @@ def _find(staging: Path, records: list[StagedRecord]) -> Iterator[_Found]:
 def _group(record: StagedRecord | None, newest: dict[tuple[bytes, bytes], int]) -> str:
     if record is None or not has_posix_spelling(record.key) or not record.key:
         return "unnamed"
+    if record.link_target:
+        return "symlinks"
     if not record.published:
         return "unpublished"
     if record.state not in _GOES_UP:

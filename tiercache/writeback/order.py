@@ -1,7 +1,8 @@
-"""What goes up after others: a file that tells others that they are all there."""
+"""What goes up after others: a file that tells others that they are all there, and a symlink to them."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
@@ -15,7 +16,8 @@ class Order:
     """A file whose name matches one of the patterns waits for every file below its directory that was closed before it
     was closed or renamed to its name, also when that is opened again meanwhile: a reader at the origin who finds the
     manifest of a checkpoint finds its shards too. A file beside it that is lost or in conflict keeps it back until
-    somebody sees to that file. Those that wait themselves go up in the order in which they were sealed.
+    somebody sees to that file. A symlink waits in the same way for what it points to. Those that wait themselves go up
+    in the order in which they were sealed.
 
     What has been open for writing all the time (a log) is not waited for; ``is_open`` tells whether a file is."""
 
@@ -36,13 +38,13 @@ class Order:
     def ahead_of(self, record: StagedRecord) -> StagedRecord | None:
         """A file that the origin must have before this one, None when nothing is in the way (any more). The journal is
         gone through when those that were found the last time have gone up, however often it is asked."""
-        if record.state is StagedState.CANCELLED or not self.goes_last(record.key):
+        if record.state is StagedState.CANCELLED or self._stands_for(record.key, record.link_target) is None:
             return None
         rank, ahead = self._ahead.get(record.id, (-1, []))
         if rank == record.rank:
             while ahead:
                 other = self._journal.get(ahead[-1])
-                if other is not None and self._is_ahead(other, record):
+                if other is not None and self._is_still_ahead(other, record):
                     return other
                 ahead.pop()
         found = list(self._all_ahead(record))
@@ -53,37 +55,53 @@ class Order:
         """The file has gone up, or is gone."""
         self._ahead.pop(staged_id, None)
 
-    def goes_last(self, key: Key) -> bool:
-        """Whether a file of this name waits for others."""
-        name = name_of(key).decode("utf-8", "surrogateescape")
-        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
-
-    def would_wait(self, origin: OriginId, key: Key) -> bool:
-        """Whether a file that took this name now would have others ahead."""
-        return self.goes_last(key) and any(
-            self._concerns(other, origin, key) and self._is_waited_for(other) for other in self._journal.records()
+    def would_wait(self, origin: OriginId, key: Key, link_target: bytes = b"") -> bool:
+        """Whether a file, or a symlink to ``link_target``, that took this name now would have others ahead."""
+        place = self._stands_for(key, link_target)
+        return place is not None and any(
+            self._concerns(other, origin, place) and self._is_waited_for(other) for other in self._journal.records()
         )
+
+    def _stands_for(self, key: Key, link_target: bytes) -> Key | None:
+        """The directory, or file, whose bytes are to be there before; None if none has to be."""
+        if link_target:
+            return _pointed_to(key, link_target)
+        name = name_of(key).decode("utf-8", "surrogateescape")
+        return parent_of(key) if any(fnmatchcase(name, pattern) for pattern in self._patterns) else None
 
     def _all_ahead(self, record: StagedRecord) -> Iterator[StagedRecord]:
         return (other for other in self._journal.records() if self._is_ahead(other, record))
 
     def _is_ahead(self, other: StagedRecord, record: StagedRecord) -> bool:
-        if other.id == record.id or not self._concerns(other, record.origin, record.key):
-            return False
-        if self.goes_last(other.key):
-            # By the last seals, so that of two that are opened again neither waits for the other.
-            return other.rank < record.rank and other.state is not StagedState.STAGED
-        return (other.first_seal or other.id) < record.rank and self._is_waited_for(other)
+        came_before = (other.first_seal or other.id) < record.rank and self._is_waited_for(other)
+        return other.id != record.id and came_before and self._is_still_ahead(other, record)
 
-    def _concerns(self, other: StagedRecord, origin: OriginId, key: Key) -> bool:
-        """Whether ``key`` stands for ``other`` too, and that is to be there before."""
-        directory = parent_of(key)
-        if other.origin != origin or not other.published or not is_below(other.key, directory):
+    def _is_still_ahead(self, other: StagedRecord, record: StagedRecord) -> bool:
+        """The same for one that was ahead: that it is sealed only now, or again, changes nothing."""
+        place = self._stands_for(record.key, record.link_target)
+        if place is None or not self._concerns(other, record.origin, place):
+            return False
+        if self._stands_for(other.key, other.link_target) is None:
+            return True
+        # By their last seals, so that of two that are opened again neither waits for the other.
+        return other.rank < record.rank and other.state is not StagedState.STAGED
+
+    def _concerns(self, other: StagedRecord, origin: OriginId, place: Key) -> bool:
+        """Whether ``other`` is, or lies below, ``place``, and can be waited for."""
+        if other.origin != origin or not other.published or not is_below(other.key, place):
             return False
         if other.state in _ENDED:
-            return parent_of(other.key) == directory
+            return place in (other.key, parent_of(other.key))
         return self._uploads(other)
 
     def _is_waited_for(self, other: StagedRecord) -> bool:
         """Whether it was closed, though it may be open again."""
         return bool(other.first_seal) or not self._is_open(other)
+
+
+def _pointed_to(key: Key, target: bytes) -> Key | None:
+    """What a symlink points to inside the origin; None where that is outside, or cannot be told."""
+    if target.startswith(b"/"):
+        return None
+    place = posixpath.normpath(posixpath.join(parent_of(key), target))
+    return None if place == b".." or place.startswith(b"../") else b"" if place == b"." else place

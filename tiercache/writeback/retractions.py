@@ -86,7 +86,8 @@ def retract(origin: Origin, record: StagedRecord) -> Moved | None:
         stat = origin.stat(record.key)
     except Absent:
         return None
-    if stat.kind is Kind.FILE and unwanted.includes(stat):
+    is_our_link = bool(record.link_target) and stat.link_target == record.link_target
+    if stat.kind is not Kind.DIRECTORY and (is_our_link or unwanted.includes(stat)):
         with suppress(Absent, Changed):
             origin.delete(record.key, stat.etag)
     return None

@@ -13,12 +13,13 @@ def committed_stat(record: StagedRecord) -> ObjectStat:
     """What the origin confirmed, from the journal alone."""
     return ObjectStat(
         record.key,
-        Kind.FILE,
+        Kind.SYMLINK if record.link_target else Kind.FILE,
         record.size_bytes,
         record.committed_etag,
         record.committed_ns,
         record.attributes,
         upload_id=record.upload_id,
+        link_target=record.link_target,
     )
 
 

@@ -77,6 +77,8 @@ def _outcome(origin: Origin, path: str, attempt: Attempt, unwanted: Unwanted, me
     record = attempt.record
     if record.moves is not None and was_moved(origin, record.moves):
         return Moved()
+    if record.link_target:
+        return _send_link(origin, record)
     if record.torn:
         return _sent_before(_Sender(origin, path, attempt, b"", unwanted, memory))
     try:
@@ -119,6 +121,22 @@ def _facts(path: str) -> _Facts:
 def _checksums(path: str, attempt: Attempt) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file_checksums(file.fileno(), attempt.record.size_bytes, check=attempt.check)
+
+
+def _send_link(origin: Origin, record: StagedRecord) -> Outcome:
+    """A symlink is made in one step, and tells by its target that it is ours."""
+    try:
+        found = origin.stat(record.key)
+    except Absent:
+        return Sent(origin.symlink(record.key, record.link_target, record.attributes), b"")
+    if found.link_target == record.link_target:
+        return Sent(found, b"")
+    if record.yields_to and found.etag == record.yields_to:
+        return Replaced()
+    wanted = wanted_condition(record)
+    if found.kind is Kind.DIRECTORY or wanted.absent or wanted.etag not in ("", found.etag):
+        return Clash(found)
+    return Sent(origin.symlink(record.key, record.link_target, record.attributes, replaces=found.etag), b"")
 
 
 def _sent_before(sender: _Sender) -> Sent | Replaced | Unsent:

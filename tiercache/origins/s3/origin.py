@@ -324,11 +324,15 @@ class S3Origin:
             raise Absent(f"{self._control.name(key)} does not exist")
         self._control.delete(key + b"/")
 
-    def symlink(self, key: Key, target: bytes, attributes: Attributes | None = None) -> ObjectStat:
+    def symlink(
+        self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
+    ) -> ObjectStat:
         stored = metadata.encode(attributes, Kind.SYMLINK)
         try:
-            self._control.put(key, target, stored, Condition(absent=True), "")
+            self._control.put(key, target, stored, Condition(etag=replaces, absent=not replaces), "")
         except Changed:
+            if replaces:
+                raise
             raise Exists(f"{self._control.name(key)} exists already") from None
         return self._described(key, self._head(key))
 
