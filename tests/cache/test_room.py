@@ -227,6 +227,20 @@ async def test_one_pass_does_not_churn_a_full_ram_tier(rig: Rig) -> None:
         assert second.id not in run.ram
 
 
+@trio_test
+async def test_a_version_that_leaves_before_its_promotion_is_no_fault_of_the_ram_tier(rig: Rig) -> None:
+    async with rig.start(ram_bytes=BS) as run:
+        first, _ = await fill(rig, run, "1"), await fill(rig, run, "2")
+        await run.cache.read(first, 0, 1)
+        run.cache.touched([first.id])
+        assert run.ram is not None
+        assert first.id in run.ram, "a promotion runs"
+        run.cache.drop(first.id)
+        while run.ram.used_bytes:
+            await trio.lowlevel.checkpoint()
+        assert run.figure("tier_errors_total", "ram") == 0
+
+
 async def until_in_ram(run: Running, version: VersionRef) -> None:
     """A promotion ends when its thread does: let that happen."""
     while (location := run.cache.locate(version)) is None or location.tier is not Tier.RAM:

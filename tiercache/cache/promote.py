@@ -87,12 +87,13 @@ class Promoter:
         try:
             source = self._copies.tiers[Tier.NVME].path(version)
             identity = await trio.to_thread.run_sync(_copy_checked, source, ram.path(version), record)
-            if identity is None:
-                self._copies.damaged(version, Tier.NVME, "a checksum differs")
-            else:
+            if identity is not None:
                 done = self._record(version, record, identity)
+            elif self._unchanged(version, record):
+                self._copies.damaged(version, Tier.NVME, "a checksum differs")
         except OSError as error:
-            ram.failed(error, "a promotion")
+            if self._unchanged(version, record):
+                ram.failed(error, "a promotion")
         except Exception:
             log.exception("promoting %s failed in an unforeseen way", version.hex())
         finally:
@@ -105,9 +106,14 @@ class Promoter:
             else:
                 reservation.cancel()
 
-    def _record(self, version: VersionId, before: VersionRecord, identity: FileIdentity) -> bool:
+    def _unchanged(self, version: VersionId, before: VersionRecord) -> VersionRecord | None:
+        """The record, unless its copy was dropped, or taken by a writer, since the promotion began."""
         now = self._copies.records.find(version)
-        if now is None or copy_in(now, Tier.NVME) != copy_in(before, Tier.NVME) or copy_in(now, Tier.RAM):
+        return now if now is not None and copy_in(now, Tier.NVME) == copy_in(before, Tier.NVME) else None
+
+    def _record(self, version: VersionId, before: VersionRecord, identity: FileIdentity) -> bool:
+        now = self._unchanged(version, before)
+        if now is None or copy_in(now, Tier.RAM):
             return False
         fast = Copy(Tier.RAM, identity.inode, identity.ctime_ns, self._copies.stamp)
         self._copies.files.close(version)
