@@ -64,6 +64,10 @@ class Metrics:
         self.disk_full_waits = self._counter(
             "disk_full_waits", "Writes that waited because the disk of staging was full"
         )
+        self.spilled_bytes = self._counter(
+            "spilled_bytes", "Bytes that went to origins while their files were written, for want of room in staging"
+        )
+        self.spills_in_flight = self._gauge("spills_in_flight", "Files that go to origins while they are written")
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 
         self.memory_bytes = self._gauge("memory_bytes", "Bytes of files held in memory, by purpose", "purpose")

@@ -22,9 +22,13 @@ from tiercache.errors import (
     os_error,
 )
 from tiercache.model import Entry, Key
+from tiercache.units import format_size
 
 if TYPE_CHECKING:
     from tiercache.client.origin import RemoteOrigin
+
+_NEITHER_READ_NOR_WRITE = os.O_WRONLY | os.O_RDWR
+"""An access mode of Linux (open(2), "File access mode"): a descriptor that can be synced, but not read nor written."""
 
 
 class Writer:
@@ -47,6 +51,11 @@ class Writer:
         self._granted_bytes = size_bytes
         """The file may grow to this size before the engine must be asked."""
         self._pid = os.getpid()
+        self._sent_bytes = 0
+        """The file's bytes up to here went to the origin, for want of room, and are not in the staged file any more."""
+        self._may_spill = True
+        """False once others may read and write the staged file anywhere: then they find all of it."""
+        self._sync_descriptor = -1
         self._failed = False
         """A sync failed: the bytes are suspect and must not be published."""
         self._given_out = False
@@ -64,9 +73,15 @@ class Writer:
 
     def fileno(self) -> int:
         """The descriptor. Bytes written through it directly count in the staging budget only once it is published. An
-        fsync of it is kept when the file is published, for what is not written anew after it."""
+        fsync of it is kept when the file is published, for what is not written anew after it. Of a file that did not
+        fit in staging it can be synced and nothing else: the staged file has holes in it."""
         self._require_open()
+        if self._sent_bytes:
+            if self._sync_descriptor < 0:
+                self._sync_descriptor = os.open(self.path, _NEITHER_READ_NOR_WRITE | os.O_CLOEXEC)
+            return self._sync_descriptor
         self._given_out = True
+        self._may_spill = False
         return self._descriptor
 
     def write(self, data: Any) -> int:
@@ -75,7 +90,7 @@ class Writer:
             done, helped_at = 0, -1
             while done < len(rest):
                 part = rest[done : done + ipc.STAGING_GRANT_BYTES]
-                self.reserve(self.tell() + len(part))
+                part = part[: self._room(len(part))]
                 try:
                     done += os.write(self._descriptor, part)
                 except OSError as error:
@@ -84,6 +99,34 @@ class Writer:
                     self._find_room(error, len(part))
                     helped_at = done
             return done
+
+    def _room(self, length: int) -> int:
+        """Make sure that bytes may be written at the file position; how many, if not all. The bytes before it may go to
+        the origin for that."""
+        position = self.tell()
+        self._require_here(position)
+        missing = position + length - self._granted_bytes
+        if missing > 0 and self._may_spill:
+            self._ask_for_room(position, min(missing, ipc.STAGING_GRANT_BYTES))
+        if not self._may_spill:
+            self.reserve(position + length)
+        return min(length, self._granted_bytes - position)
+
+    def _ask_for_room(self, position: int, length: int) -> None:
+        try:
+            answer = self._request("room", position=position, length=length)
+        except Unsupported:  # an engine of an earlier release
+            self._may_spill = False
+            return
+        self._sent_bytes = max(self._sent_bytes, answer["sent"])
+        self._granted_bytes += answer["granted"]
+
+    def _require_here(self, offset: int) -> None:
+        if offset < self._sent_bytes:
+            raise NoSpace(
+                f"{self._name}: does not fit in staging, so its first {format_size(self._sent_bytes)} went to the "
+                "origin while it was written; they can be neither read nor changed before it is closed"
+            )
 
     def _find_room(self, error: OSError, length: int) -> None:
         """The disk refused so many bytes at the file position: the engine makes room for them. Else the error."""
@@ -104,6 +147,7 @@ class Writer:
 
     def truncate(self, size_bytes: int) -> None:
         """Set the size; what is added reads as zeros."""
+        self._require_here(size_bytes)
         self.reserve(size_bytes)
         try:
             os.ftruncate(self._descriptor, size_bytes)
@@ -112,12 +156,13 @@ class Writer:
 
     def readinto(self, buffer: Any) -> int:
         """Read at the file position."""
-        self._require_open()
+        self._require_here(self.tell())
         return os.readv(self._descriptor, [buffer])
 
     def pread(self, offset: int, length: int) -> bytes:
         """Bytes as they are in the staged file now."""
         self._require_open()
+        self._require_here(offset)
         return os.pread(self._descriptor, length, offset)
 
     def tell(self) -> int:
@@ -187,9 +232,12 @@ class Writer:
     def _end(self, *, keep_connection: bool = True) -> None:
         self.closed = True
         # The number may soon be another file's.
-        descriptor, self._descriptor = self._descriptor, -1
-        with suppress(OSError):
-            os.close(descriptor)
+        descriptors = self._descriptor, self._sync_descriptor
+        self._descriptor = self._sync_descriptor = -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                with suppress(OSError):
+                    os.close(descriptor)
         if self._pid != os.getpid() or not keep_connection:
             self._connection.close()
         else:
@@ -261,7 +309,10 @@ class StagedIO(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         self._check()
-        return self._writer.readinto(buffer)
+        try:
+            return self._writer.readinto(buffer)
+        except TierCacheError as error:
+            raise os_error(error, self._writer.path) from error
 
     def write(self, data: Any, /) -> int:
         self._check()

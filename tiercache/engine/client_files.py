@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tiercache.engine.entries import attributes_of, now_ns, staged_entry
+from tiercache.engine.entries import attributes_of, entry_of, now_ns, staged_entry
 from tiercache.engine.files import Files
+from tiercache.engine.giving_way import GivingWay
 from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names, require_bytes, show
 from tiercache.engine.parting import Parting
@@ -13,11 +14,12 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.promises import inherited
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Changed, Exists, IsDirectory, Lost, NotDirectory
+from tiercache.errors import Absent, Changed, Exists, IsDirectory, Lost, NotDirectory, Unsupported
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Attributes, Durability, Entry, Key, Kind, StagedState, parent_of
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
+from tiercache.writeback import Spilled, wanted_condition
 
 
 class ClientFiles:
@@ -32,6 +34,8 @@ class ClientFiles:
         self._staging = parts.staging
         self._journal = parts.journal
         self._writeback = parts.writeback
+        self._spills = parts.writeback.spills
+        self._giving_way = GivingWay(tree, writes, parts)
 
     async def stage(self, key: Key, *, exclusive: bool, keep: bool) -> StagedFile:
         """An invisible staged file for a client to write; ``keep`` starts it with the present bytes."""
@@ -104,9 +108,20 @@ class ClientFiles:
             await self._journal.note(put=[record._replace(base_etag=base_etag, base=base or record.base)])
         return True
 
+    async def spill(self, staged_id: int, position: int, step_bytes: int) -> Spilled:
+        """There is no room for more of the file, which is written on from ``position``: what it has before that goes to
+        the origin. Unsupported where that cannot be; then nothing has changed."""
+        record = self._record(staged_id)
+        if not self._writes.stages.uploads or record.published:
+            raise Unsupported(f"{show(record.key)}: stays on this node")
+        end = min(position, self._staging.open(staged_id).size_bytes)
+        return await self._spills.make_room(self._tree.origin, staged_id, end, step_bytes)
+
     async def publish(self, staged_id: int, *, sync: bool = False) -> Entry:
-        """The client closed its file: it replaces the name, at once here and later at the origin. ``sync``: with what
-        fsync promises."""
+        """The client closed its file: it replaces the name, at once here and later at the origin; one that was spilled
+        when the origin has it. ``sync``: with what fsync promises."""
+        if staged_id in self._spills:
+            await self._spills.send_all(staged_id)
         while True:
             key = self._record(staged_id).key
             async with self._tree.hold(key):
@@ -130,6 +145,8 @@ class ClientFiles:
             raise Exists(f"{show(key)}: exists already")
         if replaced is not None and replaced.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
+        if record.id in self._spills:
+            return await self._publish_spilled(record, replaced), Durability.MEMORY
         if replaced is not None:
             # What was made from bytes that are not there yet waits for them: it goes up only over these.
             made_from = record.condition is ConditionKind.IF_MATCH
@@ -154,6 +171,27 @@ class ClientFiles:
             await self._drop_older(replaced, older, staged.id)
         return entry, level
 
+    async def _publish_spilled(self, record: StagedRecord, replaced: Entry | None) -> Entry:
+        """The origin has all parts of the file: it takes its name there, and then here."""
+        tree, key = self._tree, record.key
+        if replaced is not None and record.condition is ConditionKind.IF_MATCH and replaced.staged:
+            await self._writes.closes.write_through(key)  # what it was made from arrives before it
+            replaced, record = await self._names.lookup(key), self._record(record.id)
+        if replaced is not None:
+            replaced = await self._parting.prepare(key, replaced)
+        await self._writeback.settle(tree.origin_id, key)
+        async with self._giving_way.during(replaced):
+            stat = await self._spills.complete(record.id, wanted_condition(record))
+        made = entry_of(stat, origin=tree.origin_id, inode=record.inode, old=None, at_ns=now_ns())
+        tree.put(key, made)
+        if replaced is not None:
+            self._parting.done(key, replaced)
+            self._parting.drop(replaced)
+        tree.touch_directory(parent_of(key))
+        tree.changed(key, replaced.inode if replaced else 0)
+        await self._spills.end(record.id, completed=True)
+        return made
+
     async def _drop_older(self, replaced: Entry, older: LiveInode | None, newer_id: int) -> None:
         """The file that had the name is an unlinked inode now. An upload of it that is due gives way to the newer one
         by itself; one that nobody ever sealed is cancelled here."""
@@ -170,12 +208,15 @@ class ClientFiles:
     async def sync_staged(self, staged_id: int) -> None:
         """The client's fsync: data and record are durable."""
         self._record(staged_id)
-        await self._writeback.sync(staged_id)
+        if staged_id not in self._spills:  # else close brings all of it further than to this disk
+            await self._writeback.sync(staged_id)
 
     async def discard(self, staged_id: int) -> None:
         """The client gave up or died: as if it had never opened the file."""
         record = self._journal.get(staged_id)
-        if record is not None and not record.published:
+        if staged_id in self._spills:
+            await self._spills.end(staged_id, completed=False)
+        elif record is not None and not record.published:
             await self._journal.drop(staged_id)
             self._staging.delete(staged_id)
 

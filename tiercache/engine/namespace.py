@@ -29,6 +29,7 @@ from tiercache.errors import Absent, Changed, ReadOnly
 from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, kept_time_ns
 from tiercache.origins.base import Capability
 from tiercache.staging import StagedFile
+from tiercache.writeback import Spilled
 
 Children = list[tuple[bytes, Entry]]
 """Names (or whole keys) with their entries."""
@@ -420,6 +421,9 @@ class Namespace:
 
     async def publish(self, staged_id: int, *, sync: bool = False) -> Entry:
         return await self.client_files.publish(staged_id, sync=sync)
+
+    async def spill(self, staged_id: int, position: int, step_bytes: int) -> Spilled:
+        return await self.client_files.spill(staged_id, position, step_bytes)
 
     async def sync_staged(self, staged_id: int) -> None:
         await self.client_files.sync_staged(staged_id)

@@ -258,6 +258,11 @@ class Stages:
         finally:
             self._staging.delete(staged.id)
 
+    @property
+    def uploads(self) -> bool:
+        """Whether what is written goes to the origin at all."""
+        return self._profile.upload
+
     def require_writable(self, key: Key) -> None:
         if self._profile.read_only:
             raise ReadOnly(f"{show(key)}: the profile {self._profile.name} is read-only")

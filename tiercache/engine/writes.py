@@ -17,13 +17,12 @@ from tiercache.engine.stages import Stages
 from tiercache.engine.tree import Tree
 from tiercache.errors import DiskFull, InvalidArgument, TooLarge, Unsupported
 from tiercache.model import Attributes, Durability, Entry, Key
-from tiercache.staging import FALLOC_KEEP_SIZE, StagedFile
+from tiercache.staging import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, StagedFile
 from tiercache.units import format_size
 
 COPY_RANGE_BYTES = 64 * 1024 * 1024
 """How much one copy_file_range(2) copies at most; programs ask again for the rest."""
 
-FALLOC_PUNCH_HOLE = 0x02
 FALLOC_ZERO_RANGE = 0x10
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from tiercache.errors import Broken, NameTooLong
 from tiercache.model import Attributes, BaseVersion, Key, Kind, ObjectStat, PartedUpload, Space
@@ -252,3 +252,46 @@ class Origin(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Part(NamedTuple):
+    """One stretch of an object; numbers start at 1."""
+
+    number: int
+    offset: int
+    length: int
+
+
+class Stream(Protocol):
+    """An object that is written while its end is not known. Nothing of it shows before ``complete``, and what was sent
+    stays at the store, by ``id``, until then or until ``Origin.abort_uploads(key, "", id)``. Used by one thread at a
+    time."""
+
+    @property
+    def id(self) -> str:
+        """The store's name for it."""
+        ...
+
+    def part_bytes(self, number: int) -> int:
+        """How long the part of this number has to be, unless it is the last. NoSpace if there cannot be so many."""
+        ...
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Have the store take parts of the source's file. Those that it has are not sent again: after Busy, call it
+        anew. None is under way any more when it returns or raises."""
+        ...
+
+    def complete(self, size_bytes: int, condition: Condition) -> ObjectStat:
+        """All parts are there: the object replaces what has its name. Changed if the condition fails."""
+        ...
+
+
+@runtime_checkable
+class StreamingOrigin(Protocol):
+    """An origin that can take an object while it is written."""
+
+    def stream(self, key: Key, upload: Upload, *, part_max_bytes: int) -> Stream:
+        """Begin one. ``upload.source`` is the file that grows, ``progress`` and ``pace`` as in a write; its size and
+        condition are told at the end. Parts are no longer than ``part_max_bytes`` if the origin takes such short ones.
+        Unsupported if this origin cannot, after all."""
+        ...

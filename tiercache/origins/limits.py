@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiercache.errors import InvalidArgument
+from tiercache.errors import InvalidArgument, NoSpace
+from tiercache.origins.base import Part
+
+__all__ = ["Limits", "Part", "growing_part_bytes", "plan_parts"]
 
 _MIB = 1024 * 1024
 
@@ -34,13 +37,13 @@ class Limits(NamedTuple):
             single_put_bytes=min(self.single_put_bytes, piece_bytes),
         )
 
-
-class Part(NamedTuple):
-    """One stretch of an object; numbers start at 1."""
-
-    number: int
-    offset: int
-    length: int
+    def with_parts_up_to(self, most_bytes: int) -> Limits:
+        """The same with no part longer than that, if the store allows it."""
+        most_bytes = max(most_bytes, self.min_part_bytes)
+        return self._replace(
+            part_size_bytes=min(self.part_size_bytes, most_bytes),
+            max_part_bytes=min(self.max_part_bytes, most_bytes),
+        )
 
 
 def plan_parts(size_bytes: int, limits: Limits, *, part_size_bytes: int = 0, multiple_of: int = 1) -> list[Part]:
@@ -53,3 +56,12 @@ def plan_parts(size_bytes: int, limits: Limits, *, part_size_bytes: int = 0, mul
         raise InvalidArgument(f"{size_bytes} bytes do not fit in {limits.max_parts} parts of {limits.max_part_bytes}")
     offsets = range(0, max(size_bytes, 1), length)
     return [Part(number, at, min(length, size_bytes - at)) for number, at in enumerate(offsets, 1)]
+
+
+def growing_part_bytes(number: int, limits: Limits) -> int:
+    """Length of the part of this number, of an object whose size is not known yet: all the same at first, and twice as
+    long after each tenth of the parts, so that any size can be reached. NoSpace after the last part."""
+    if number > limits.max_parts:
+        raise NoSpace(f"the store takes {limits.max_parts} parts, and the file goes on")
+    doublings = 10 * (number - 1) // limits.max_parts
+    return min(max(limits.part_size_bytes, limits.min_part_bytes) << doublings, limits.max_part_bytes)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from tiercache.config import FetchConfig
-from tiercache.errors import Absent, Busy, Changed, Exists, TierCacheError
+from tiercache.errors import Absent, Busy, Changed, Exists, TierCacheError, Unsupported
 from tiercache.metrics import Metrics
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
-from tiercache.origins.base import Capability, Origin, Progress, Repeating, Upload
+from tiercache.origins.base import Capability, Origin, Progress, Repeating, Stream, StreamingOrigin, Upload
 from tiercache.origins.http_status import UploadGone
 
 T = TypeVar("T")
@@ -128,6 +128,19 @@ class RetryingOrigin:
         written = self._retrying_all("write", attempt)
         self._count_bytes("written", upload.source.size_bytes)
         return written
+
+    def stream(self, key: Key, upload: Upload, *, part_max_bytes: int) -> Stream:
+        """``StreamingOrigin.stream``; each of its requests is retried for itself."""
+        if not isinstance(self._origin, StreamingOrigin):
+            raise Unsupported(f"{self.identity} takes no object whose size is not known")
+
+        def progress(sent_bytes: int) -> None:
+            self._count_bytes("written", sent_bytes)
+            if upload.progress is not None:
+                upload.progress(sent_bytes)
+
+        told = upload._replace(progress=progress, repeating=self._repeating)
+        return self._origin.stream(key, told, part_max_bytes=part_max_bytes)
 
     def _retrying_all(self, op: str, attempt: Callable[[bool], T]) -> T:
         """``_retrying`` for what retries its own requests by ``_repeating``."""

@@ -30,11 +30,12 @@ class Hope(enum.IntEnum):
 
 
 class _Waiter:
-    __slots__ = ("amount_bytes", "event", "refused", "staged_id")
+    __slots__ = ("amount_bytes", "event", "hurried", "refused", "staged_id")
 
-    def __init__(self, staged_id: int, amount_bytes: int) -> None:
+    def __init__(self, staged_id: int, amount_bytes: int, *, hurried: bool) -> None:
         self.staged_id = staged_id
         self.amount_bytes = amount_bytes
+        self.hurried = hurried
         self.event = trio.Event()
         self.refused = False
 
@@ -56,16 +57,17 @@ class Budget:
         """How many callers wait for room."""
         return len(self._waiters)
 
-    async def reserve(self, amount_bytes: int, *, staged_id: int = 0) -> None:
+    async def reserve(self, amount_bytes: int, *, staged_id: int = 0, hurried: bool = False) -> None:
         """Take bytes from the budget; waits behind earlier callers until there is room.
-        NoSpace if they can never fit, or if it is full and there is no hope."""
+        NoSpace if they can never fit, or if it is full and there is no hope; ``hurried``: unless files are on their
+        way."""
         if amount_bytes <= 0:
             return
         if amount_bytes > self.capacity_bytes:
             raise self._full(amount_bytes)
         if self.reserve_now(amount_bytes):
             return
-        waiter = _Waiter(staged_id, amount_bytes)
+        waiter = _Waiter(staged_id, amount_bytes, hurried=hurried)
         self._waiters.append(waiter)
         self.recheck()
         if not waiter.refused:
@@ -112,6 +114,10 @@ class Budget:
         when it gives its bytes back."""
         while self._waiters and self._hope() is Hope.NONE:
             self._refuse(self._waiters[-1])
+        if any(waiter.hurried for waiter in self._waiters) and self._hope() is not Hope.UPLOADS:
+            for waiter in [waiter for waiter in self._waiters if waiter.hurried]:
+                if not waiter.event.is_set():
+                    self._refuse(waiter)
 
     def _hope(self) -> Hope:
         return self.hope({waiter.staged_id for waiter in self._waiters})

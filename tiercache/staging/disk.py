@@ -15,6 +15,7 @@ from tiercache.errors import Broken, DiskFull, TierCacheError, TooLarge
 
 _libc = ctypes.CDLL(None, use_errno=True)
 FALLOC_KEEP_SIZE = 0x01
+FALLOC_PUNCH_HOLE = 0x02
 _FICLONE = 0x40049409
 _COPY_BYTES = 64 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from tiercache.errors import Lost, Unsupported
-from tiercache.staging.disk import Disk, disk_error, told
+from tiercache.staging.disk import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Disk, disk_error, told
 from tiercache.staging.room import Room
 
 
@@ -113,6 +113,11 @@ class StagedFile:
                 raise disk_error("allocating room in a staged file", error) from error
 
         self._room.found(allocate, length)
+
+    def give_back(self, offset: int, length: int) -> None:
+        """Let the disk have the room of a range that is not needed here any more: it reads as zeros. Unsupported,
+        Broken."""
+        self.allocate(FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, offset, length)
 
     def fsync(self) -> None:
         """Make the bytes durable. Lost when that fails, now and at every later call."""

@@ -214,9 +214,10 @@ class Staging:
 
     # -- budget ---------------------------------------------------------------------------------------------------
 
-    async def reserve(self, staged_id: int, amount_bytes: int) -> None:
-        """Ask for room for so many more bytes of one file; waits while staging is full. NoSpace."""
-        await self.budget.reserve(amount_bytes, staged_id=staged_id)
+    async def reserve(self, staged_id: int, amount_bytes: int, *, hurried: bool = False) -> None:
+        """Ask for room for so many more bytes of one file; waits while staging is full, ``hurried`` only for uploads.
+        NoSpace."""
+        await self.budget.reserve(amount_bytes, staged_id=staged_id, hurried=hurried)
         self._charged(staged_id, max(0, amount_bytes))
 
     def reserve_now(self, staged_id: int, amount_bytes: int) -> bool:
@@ -229,6 +230,10 @@ class Staging:
     def _charged(self, staged_id: int, amount_bytes: int) -> None:
         self._charges[staged_id] = self._charges.get(staged_id, 0) + amount_bytes
         self._show_used.set(self.used_bytes)
+
+    def charged_bytes(self, staged_id: int) -> int:
+        """The room that a file has: granted bytes, written or not."""
+        return self._charges.get(staged_id, 0)
 
     def release(self, staged_id: int, amount_bytes: int) -> None:
         """Give back room that a write did not use."""

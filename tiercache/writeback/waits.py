@@ -23,6 +23,8 @@ class Waits:
         self._staging = staging
         self._uploader = uploader
         self._uploads = uploads
+        self.is_spilling: Callable[[], bool] = lambda: False
+        """Whether bytes of files that are being written are on their way."""
         # Ids somebody waits for, and where their bytes went if a newer seal took them over.
         self._awaited: Counter[int] = Counter()
         self._successors: dict[int, int] = {}
@@ -78,6 +80,8 @@ class Waits:
 
     def hope(self, waiting: Set[int]) -> Hope:
         """Whether room in staging is to be expected, while the writers of these files wait for it."""
+        if self.is_spilling():
+            return Hope.UPLOADS
         hope = Hope.NONE
         for record in self._journal.records():
             if record.state in (StagedState.SEALED, StagedState.UPLOADING):

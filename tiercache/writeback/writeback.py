@@ -23,6 +23,7 @@ from tiercache.writeback.drain import Drain, DrainProgress, DrainResult
 from tiercache.writeback.order import Order
 from tiercache.writeback.recovery import Plan, RecoveryReport, make_plan
 from tiercache.writeback.seals import Seals
+from tiercache.writeback.spills import Spills
 from tiercache.writeback.staged_names import StagedNames
 from tiercache.writeback.status import FileStatus, status_of
 from tiercache.writeback.succession import retraction_of_parts
@@ -105,6 +106,8 @@ class WriteBack:
         self.wait, self.error_of = waits.wait, waits.error_of
         self.would_wait = self._order.would_wait
         self._uploader.on_superseded = waits.superseded
+        self.spills = Spills(journal, staging, self._uploader.pace, metrics, self._uploader.turns.add)
+        waits.is_spilling = lambda: self.spills.sending
         staging.ids_after(journal.last_id)
         staging.budget.hope = waits.hope
 
@@ -174,9 +177,10 @@ class WriteBack:
             await trio.to_thread.run_sync(self._staging.sync_names)
         for staged_id, file in files.items():
             self._staging.found(staged_id, file)
-        parts_of_lost = [retraction_of_parts(record, self._staging.new_id()) for record in plan.lost if record.parted]
+        without_file = [*plan.lost, *plan.discarded]
+        parts_of = [retraction_of_parts(record, self._staging.new_id()) for record in without_file if record.parted]
         if plan.put or plan.drop or self._journal.rebooted:
-            await self._journal.recovered(put=[*plan.put, *parts_of_lost], drop=plan.drop)
+            await self._journal.recovered(put=[*plan.put, *parts_of], drop=plan.drop)
         await trio.to_thread.run_sync(self._move_files, plan)
         for staged_id in [*plan.set_aside, *plan.delete]:
             self._staging.closed(staged_id)

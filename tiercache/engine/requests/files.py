@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -14,7 +15,7 @@ from tiercache.engine.names import require_bytes
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.requests.names import expire
 from tiercache.engine.requests.registry import Call, Nature, operation
-from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory, TierCacheError
+from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory, NoSpace, TierCacheError, Unsupported
 from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, PREFETCH_KEYS_MAX, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
 from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, ObjectStat, Tier, VersionId, parent_of, version_id
 
@@ -236,13 +237,45 @@ async def reserve(call: Call, *, staged: int, length: int) -> int:
     """Room in the staging budget for at least ``length`` further bytes of a file; answers with how many were granted.
     Waits while staging is full, however long that takes. NoSpace when waiting is in vain."""
     _space_of(call, staged)
-    if not 0 < length <= STAGING_GRANT_BYTES:
-        raise InvalidArgument(f"cannot reserve {length} bytes at once")
+    _require_grantable(length)
     staging = call.engine.staging
     # In steps, so that a stream of small writes asks seldom; small ones where the budget is small.
-    granted = max(length, min(STAGING_GRANT_BYTES, staging.capacity_bytes // STAGING_GRANT_SHARE))
+    granted = max(length, _step_bytes(staging.capacity_bytes))
     await staging.reserve(staged, granted)
     return granted
+
+
+@operation(Nature.LONG)
+async def room(call: Call, *, staged: int, position: int, length: int) -> dict[str, int]:
+    """As ``reserve``, for a file that is written on from ``position``; less than ``length`` may be ``granted``. Where
+    nothing is going to give room, what the file has before the position goes to the origin, and is not here any more
+    below ``sent``."""
+    space = _space_of(call, staged)
+    _require_grantable(length)
+    staging, spills = call.engine.staging, call.engine.writeback.spills
+    step_bytes = _step_bytes(staging.capacity_bytes)
+    granted = max(step_bytes, min(length, staging.capacity_bytes // 4))
+    if spills.may_have(staged, granted) and staging.reserve_now(staged, granted):
+        return {"sent": 0, "granted": granted}
+    if staged not in spills:
+        with suppress(NoSpace):
+            await staging.reserve(staged, granted, hurried=True)
+            return {"sent": 0, "granted": granted}
+    try:
+        spilled = await space.spill(staged, position, step_bytes)
+    except Unsupported:
+        await staging.reserve(staged, granted)
+        return {"sent": 0, "granted": granted}
+    return {"sent": spilled.sent_bytes, "granted": spilled.granted_bytes}
+
+
+def _require_grantable(length: int) -> None:
+    if not 0 < length <= STAGING_GRANT_BYTES:
+        raise InvalidArgument(f"cannot reserve {length} bytes at once")
+
+
+def _step_bytes(capacity_bytes: int) -> int:
+    return max(1, min(STAGING_GRANT_BYTES, capacity_bytes // STAGING_GRANT_SHARE))
 
 
 @operation(Nature.LONG)

@@ -74,6 +74,26 @@ class Multipart:
             upload.resume.ended()
         return Completed(etag, md5_of_parts(sending.md5s(sent)) if sending.etags_are_md5s else "")
 
+    def begin_stream(self, key: Key, upload: Upload, headers: Mapping[str, Any]) -> Sending:
+        """Begin an upload whose end is not known."""
+        return Sending(key, upload, PartedUpload(upload.repeating(lambda: self._begin(key, headers)), 0), [], {})
+
+    def send_parts(self, sending: Sending, parts: Sequence[Part]) -> None:
+        """Send further parts of it; those that were confirmed are left out."""
+        fd = os.open(sending.upload.source.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            missing = [part for part in parts if not sending.etag_of(part.number)]
+            self._uploads.map(lambda part: self._send(sending, fd, part), missing)
+        finally:
+            os.close(fd)
+
+    def end_stream(self, sending: Sending, count: int, condition: Condition) -> Completed:
+        """Complete it of its first ``count`` parts."""
+        sent = [sending.etag_of(number) for number in range(1, count + 1)]
+        assert all(sent), "a part is missing"
+        etag = sending.upload.repeating(lambda: self._complete(sending.key, sending.id, sent, condition))
+        return Completed(etag, md5_of_parts(sending.md5s(sent)) if sending.etags_are_md5s else "")
+
     def _taken_up(self, key: Key, upload: Upload) -> Sending | None:
         """What an earlier write has begun, with the parts that the store has of it."""
         parted = upload.resume.parted if upload.resume is not None else None

@@ -15,7 +15,15 @@ from tiercache.errors import Absent, Broken, Busy, Changed, Exists, NotDirectory
 from tiercache.memory import Memory, Purpose
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Repeating, Upload, require_length
+from tiercache.origins.base import (
+    OBJECT_KEY_LIMIT_BYTES,
+    Capability,
+    Condition,
+    Repeating,
+    Stream,
+    Upload,
+    require_length,
+)
 from tiercache.origins.base import directly as at_once
 from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part
@@ -28,6 +36,7 @@ from tiercache.origins.s3.multipart import Multipart
 from tiercache.origins.s3.options import S3Options
 from tiercache.origins.s3.proof import Proof
 from tiercache.origins.s3.session import Session
+from tiercache.origins.s3.stream import S3Stream
 
 _CAPABILITIES = (
     Capability.SYMLINKS | Capability.SET_ATTRIBUTES | Capability.CONDITIONAL_WRITE | Capability.STORED_ATTRIBUTES
@@ -187,6 +196,19 @@ class S3Origin:
                 raise Changed(f"{self._control.name(key)} is gone") from error
             raise Broken(str(error)) from error  # a write cannot miss anything: never "not found"
         return self._confirmed(key, etag, source.size_bytes)
+
+    def stream(self, key: Key, upload: Upload, *, part_max_bytes: int) -> Stream:
+        """``StreamingOrigin.stream``: an upload in parts."""
+        stored = metadata.encode(upload.attributes, Kind.FILE, upload_id=upload.upload_id)
+        limits = self._limits.within(self._memory.piece_bytes(Purpose.UPLOAD)).with_parts_up_to(part_max_bytes)
+        sending = self._multipart.begin_stream(key, upload, {"Metadata": stored} | _content_type(key))
+
+        def settle(upload: Upload, etag: str, error: UploadGone | Changed | None) -> ObjectStat:
+            if error is not None:
+                return self._completed(key, upload, error)
+            return self._confirmed(key, etag, upload.source.size_bytes)
+
+        return S3Stream(self._multipart, self._proof, limits, sending, settle)
 
     def _completed(self, key: Key, upload: Upload, error: UploadGone | Changed) -> ObjectStat:
         """What we wrote, if the error is what a repeated completion meets when the answer to the first one was lost."""

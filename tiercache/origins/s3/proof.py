@@ -58,6 +58,10 @@ class Proof:
 
     def of(self, key: Key, upload: Upload, etag: str, expected: str) -> str:
         """The etag of what was written, which was answered as ``etag``. Spoiled if the store has other bytes."""
+        return self.by(key, upload, etag, expected, lambda found: self._is_same(key, found, upload.source))
+
+    def by(self, key: Key, upload: Upload, etag: str, expected: str, is_same: Callable[[str], bool]) -> str:
+        """The same; ``is_same`` reads back what has an etag, and compares it."""
         comparable = _MD5.fullmatch(etag) is not None and ("-" in etag) == ("-" in expected)
         if not self.by_etag or not comparable or etag == expected:
             return etag
@@ -65,7 +69,7 @@ class Proof:
             found = self._head(key)
             if metadata.upload_id_of(found.metadata) != upload.upload_id:
                 return etag  # replaced by another since
-            same = found.size_bytes == upload.source.size_bytes and self._is_same(key, found.etag, upload.source)
+            same = found.size_bytes == upload.source.size_bytes and is_same(found.etag)
         except (Absent, Changed):
             return etag
         if not same:
@@ -74,6 +78,20 @@ class Proof:
             _log.info("the etags of this store are no MD5s, and are not compared any more")
             self.by_etag = False
         return found.etag
+
+    def has_parts(self, key: Key, etag: str, parts: Sequence[tuple[int, str]]) -> bool:
+        """Whether the object consists of parts of these lengths and MD5s."""
+        offset = 0
+        for length, md5 in parts:
+            digest = hashlib.md5(usedforsecurity=False)
+            for at in range(offset, offset + length, _PIECE_BYTES):
+                piece_bytes = min(_PIECE_BYTES, offset + length - at)
+                with self._memory.held_in_thread(Purpose.UPLOAD, piece_bytes):
+                    digest.update(self._read(key, at, piece_bytes, etag))
+            if digest.hexdigest() != md5:
+                return False
+            offset += length
+        return True
 
     def _is_same(self, key: Key, etag: str, source: Source) -> bool:
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)

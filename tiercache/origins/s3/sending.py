@@ -103,6 +103,11 @@ class Sending:
             with self._lock:
                 self.upload.progress(part.length)
 
+    def etag_of(self, number: int) -> str:
+        """Of a part that was confirmed, else ``""``."""
+        with self._lock:
+            return self._etags.get(number, "")
+
     def tell(self) -> None:
         """Have everything remembered that is confirmed."""
         if self.upload.resume is None:
