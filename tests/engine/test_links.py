@@ -430,3 +430,29 @@ def test_a_tree_that_is_removed_takes_no_written_bytes_from_a_name_elsewhere(
                 assert await read_file(names, ground.key("e")) == b"new bytes"
 
     run(scenario)
+
+
+@pytest.mark.parametrize("how", ["list", "walk"])
+@pytest.mark.parametrize("known", [False, True])
+def test_names_that_one_listing_tells_of_a_linked_file_are_one_file(
+    posix_ground: Ground, how: str, known: bool
+) -> None:
+    """Made by others, and first seen together; or one of them was known before."""
+    ground = posix_ground
+    ground.put("b", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine("dataset", profiles={"dataset": {"read_only": False}}) as (engine, names):
+            before = (await names.lookup(ground.key("b"))).inode if known else 0
+            os.link(ground.path("b"), ground.path("a"))
+            os.link(ground.path("b"), ground.path("c"))
+            await (names.list(ground.root) if how == "list" else names.walk(ground.root))
+            inodes = {(await names.lookup(ground.key(name))).inode for name in "abc"}
+            assert len(inodes) == 1
+            assert not known or inodes == {before}
+            await write_file(names, ground.key("a"), b"written")
+            assert {await read_file(names, ground.key(name)) for name in "abc"} == {b"written"}
+            await drained(engine)
+        assert {ground.get(name) for name in "abc"} == {b"written"}
+
+    run(scenario)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from tiercache.config import Profile
@@ -15,6 +15,10 @@ from tiercache.origins.base import Capability
 
 LISTING_ATTEMPTS = 3
 """How often a listing that a local change overtook is asked again before it is used without being remembered."""
+
+_Links = dict[tuple[int, str], int]
+"""Inodes of files with several names, by the origin's number and etag of each, as far as one listing has told them: the
+catalog has none of it before it has all."""
 
 
 class Names:
@@ -109,9 +113,9 @@ class Names:
             tree.changed(key, old.inode)
         return entry
 
-    def _entry_of(self, stat: ObjectStat, old: Entry | None, at_ns: int) -> Entry:
+    def _entry_of(self, stat: ObjectStat, old: Entry | None, at_ns: int, listed: _Links | None = None) -> Entry:
         tree = self._tree
-        inode = self._inode_of(stat, old)
+        inode = self._inode_of(stat, old, {} if listed is None else listed)
         return tree.with_staged(entry_of(stat, origin=tree.origin_id, inode=inode, old=old, at_ns=at_ns))
 
     def _remember_absence(self, key: Key, old: Entry | None, at_ns: int) -> Entry:
@@ -136,20 +140,21 @@ class Names:
         tree.catalog.forget_listing(tree.origin_id, parent_of(key))
         return tree.put(key, entry)
 
-    def _inode_of(self, stat: ObjectStat, old: Entry | None) -> int:
+    def _inode_of(self, stat: ObjectStat, old: Entry | None, listed: _Links) -> int:
         tree = self._tree
         if stat.link_count > 1 and stat.kind is Kind.FILE:
-            return self._inode_of_linked(stat, old)
+            inode = listed[stat.file_id, stat.etag] = self._inode_of_linked(stat, old, listed)
+            return inode
         replaced = old is not None and old.kind is Kind.FILE and stat.kind is Kind.FILE and old.etag != stat.etag
         if replaced:
             # Another version is another inode: the kernel has one size for each, and an open handle reads one version.
             return tree.catalog.new_inode()
         return tree.inode_for(old, stat.kind)
 
-    def _inode_of_linked(self, stat: ObjectStat, old: Entry | None) -> int:
-        """Hard links share their inode id, whichever name was known first."""
+    def _inode_of_linked(self, stat: ObjectStat, old: Entry | None, listed: _Links) -> int:
+        """Hard links share their inode id, whichever name was known first, or is told first in one listing."""
         tree = self._tree
-        inode = tree.linked_inode(stat)
+        inode = listed.get((stat.file_id, stat.etag)) or tree.linked_inode(stat)
         if not inode:
             same = old is not None and (old.etag == stat.etag or old.inode == tree.linked.get(stat.file_id))
             inode = old.inode if same and old is not None and old.kind is Kind.FILE else tree.catalog.new_inode()
@@ -232,13 +237,14 @@ class Names:
         tree = self._tree
         known = dict(tree.catalog.children(tree.origin_id, directory))
         entries: dict[bytes, Entry] = {}
+        links = _known_links((stat, known.get(child_name(stat.key, directory))) for stat in stats)
         for stat in stats:
             name = child_name(stat.key, directory)
             # A directory wins over an object of the same name, whichever the store lists first.
             if name in entries and entries[name].kind is Kind.DIRECTORY:
                 continue
             old = known.get(name)
-            entries[name] = self._entry_of(stat, old, at_ns)
+            entries[name] = self._entry_of(stat, old, at_ns, links)
         for name in self._directories_only_here(directory):
             if name not in entries:
                 old = known.get(name)
@@ -340,6 +346,7 @@ class Names:
     def _merge_walk(self, stats: list[ObjectStat], at_ns: int) -> dict[Key, Entry]:
         tree = self._tree
         found: dict[Key, Entry] = {}
+        links = _known_links((stat, tree.entry(stat.key)) for stat in stats if stat.link_count > 1)
         for stat in stats:
             old = tree.entry(stat.key)
             if old is not None and (old.staged or old.checked_ns > at_ns):
@@ -347,7 +354,7 @@ class Names:
                 if old.kind is not Kind.ABSENT:
                     found[stat.key] = old
                 continue
-            found[stat.key] = self._entry_of(stat, old, at_ns)
+            found[stat.key] = self._entry_of(stat, old, at_ns, links)
         return found
 
     def _remember_listings(self, directory: Key, found: dict[Key, Entry], listed_ns: int) -> None:
@@ -397,6 +404,15 @@ def _spelled(children: list[tuple[bytes, Entry]]) -> list[tuple[bytes, Entry]]:
 
 def _is_posix_name(name: bytes) -> bool:
     return b"/" not in name and bool(name) and has_posix_spelling(name)
+
+
+def _known_links(told: Iterable[tuple[ObjectStat, Entry | None]]) -> _Links:
+    """A name of the file that is known already gives the others its inode."""
+    return {
+        (stat.file_id, stat.etag): old.inode
+        for stat, old in told
+        if stat.link_count > 1 and old is not None and old.kind is stat.kind is Kind.FILE and old.etag == stat.etag
+    }
 
 
 def _is_another(old: Entry, new: Entry) -> bool:
