@@ -196,6 +196,28 @@ def test_an_unlinked_file_is_read_to_its_end_by_who_has_it_open(ground: Ground) 
     run(scenario)
 
 
+def test_a_file_that_went_with_its_tree_is_read_and_written_by_who_has_it_open(ground: Ground) -> None:
+    data = os.urandom(BLOCK_SIZE_BYTES + 3)
+    ground.put("dir/sub/clean", data)
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            inode = (await names.lookup(ground.key("dir/sub/clean"))).inode
+            reader, writer = await names.open(inode), await names.open(inode, write=True)
+            await names.remove_tree(ground.key("dir"))
+            assert bytes(await reader.read(0, len(data))) == data
+            await writer.write(0, b"written")
+            assert bytes(await reader.read(0, 10)) == b"written" + data[7:10]
+            assert reader.entry.link_count == 0
+            for handle in (reader, writer):
+                await handle.flush()
+                await handle.close()
+            assert (await engine.drain(30)).left == []
+            assert ground.names() == []
+
+    run(scenario)
+
+
 def test_errors_are_those_of_posix(ground: Ground) -> None:
     ground.put("file", b"1")
     ground.put("dir/file", b"2")

@@ -315,6 +315,9 @@ class Changes:
             while live.staged and live.key != key and live.key is not None and is_below(live.key, directory):
                 key = live.key
                 await self._part_from_tree(key, directory)
+        opened = [live for live in tree.live if live.handles and live.key and is_below(live.key, directory)]
+        for live in opened:
+            await self._parting.keep_readable(live)
         try:
             stats = await tree.call(lambda: list(tree.origin.walk(directory)))
         except Absent:
@@ -326,6 +329,8 @@ class Changes:
         for level in directories_by_depth(stats, directory):
             await for_each(tree, level, tree.origin.remove_directory)
         self._forget_tree(directory)
+        for live in opened:
+            self._parting.lost(live, directory)
 
     async def _part_from_tree(self, key: Key, directory: Key) -> None:
         """A file below a directory that is removed has staged bytes: they go with it, or stay with a name elsewhere."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tiercache.engine.entries import now_ns
 from tiercache.engine.files import Files
+from tiercache.engine.live import LiveInode
 from tiercache.engine.names import Names
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.model import Entry, Key, parent_of
+from tiercache.model import Entry, Key, is_below, parent_of
 
 
 class Parting:
@@ -36,8 +37,22 @@ class Parting:
         entry = await self.settle(key, entry, arrive=arrive)
         live = self._tree.live.get(entry.inode)
         if live is not None:
-            await self._files.keep_readable(live)
+            await self.keep_readable(live)
         return entry
+
+    async def keep_readable(self, live: LiveInode) -> None:
+        """What a file's name stands for at the origin is about to go: who has it open goes on reading it."""
+        await self._files.keep_readable(live)
+
+    def lost(self, live: LiveInode, directory: Key) -> None:
+        """An open file that was below a directory which is gone from the catalog: it lives on under a name elsewhere,
+        or for its handles."""
+        if live.key is None or not is_below(live.key, directory):
+            return
+        names = self._tree.names_of(live.inode)
+        live.key = names[0] if names else None
+        live.entry = live.entry._replace(link_count=len(names), ctime_ns=now_ns())
+        self._tree.changed(directory, live.inode)
 
     def done(self, key: Key, entry: Entry) -> None:
         """``key`` does not stand for the file of ``entry`` any more; the inode lives on under its other names, or for
