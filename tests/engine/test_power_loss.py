@@ -117,6 +117,19 @@ async def a_cached_copy_is_written(work: Work) -> None:
     await reader.close()
 
 
+async def a_clean_file_is_written_and_renamed(work: Work) -> None:
+    """What the origin has goes with the old name, before it has what was written."""
+    inode = (await work.names.lookup(work.ground.key("clean"))).inode
+    handle = await work.names.open(inode, write=True)
+    written = B[:5000] + A[5000:]
+    work.promises.begins("clean", written)
+    await handle.write(0, B[:5000])
+    await work.rename("clean", "moved", written)
+    work.promises.acknowledged("moved", written)
+    await work.save("b", B)
+    await work.close(handle)
+
+
 async def removed_and_made_anew(work: Work) -> None:
     await work.save("a", A)
     work.promises.begins("a", None)
@@ -130,6 +143,7 @@ SCENARIOS: list[Scenario] = [
     a_client_over_an_open_file,
     an_append_to_a_synced_file,
     a_cached_copy_is_written,
+    a_clean_file_is_written_and_renamed,
     removed_and_made_anew,
 ]
 
@@ -205,7 +219,7 @@ def test_a_power_cut_at_any_call_takes_nothing_that_was_fsynced(
     trio.run(partial(cut_everywhere, memory_path, request, scenario, every=EVERY, seed=0))
 
 
-async def _nothing(*arguments: object) -> None:
+async def _nothing(*arguments: object, **options: object) -> None:
     pass
 
 
@@ -214,6 +228,7 @@ async def _nothing(*arguments: object) -> None:
     [
         (saves_over_each_other, "tiercache.writeback.seals.Seals.secure", _nothing),
         (a_client_over_an_open_file, "tiercache.writeback.seals.Seals.secure", _nothing),
+        (a_clean_file_is_written_and_renamed, "tiercache.writeback.seals.Seals.secure", _nothing),
         (a_cached_copy_is_written, "tiercache.staging.staging.Staging.take_in", Staging.open),
         (an_append_to_a_synced_file, "tiercache.writeback.recovery._tear", lambda record, file: ""),
     ],

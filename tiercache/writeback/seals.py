@@ -45,10 +45,11 @@ class Seals:
             await self._journal.put(_synced(record, synced, attributes))
             await self._sync_name(staged_id)
 
-    async def secure(self, staged_id: int, replaced: Iterable[StagedRecord]) -> None:
-        """Before synced bytes go for another staged file, that one is synced too, or a power cut could take both: the
-        rule of local filesystems for a rename over a file. Lost when it cannot be."""
-        if not any(record.synced_bytes >= 0 for record in replaced):
+    async def secure(self, staged_id: int, replaced: Iterable[StagedRecord], *, left: bool = False) -> None:
+        """Before synced bytes, or those that the origin has (``left``), go for another staged file, that one is synced
+        too, or a power cut could take both: the rule of local filesystems for a rename over a file. Lost when it cannot
+        be."""
+        if not left and not any(record.synced_bytes >= 0 for record in replaced):
             return
         record = self._journal.get(staged_id)
         if record is not None and not self._is_synced(record):

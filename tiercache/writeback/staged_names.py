@@ -145,10 +145,10 @@ class StagedNames:
         upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
         origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
         Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and those that had
-        the old name before do not get it back. If any of these survived a power cut, the file is synced first, so that
-        it does too (Lost when that fails). Returns without waiting for any upload's end. ``durable`` as with
-        ``cancel``. False if the record is gone: then the object is to be moved; when the journal fails, nothing has
-        happened.
+        the old name before do not get it back. If any of these, or what is left at the origin, survived a power cut,
+        the file is synced first, so that it does too (Lost when that fails). Returns without waiting for any upload's
+        end. ``durable`` as with ``cancel``. False if the record is gone: then the object is to be moved; when the
+        journal fails, nothing has happened.
         """
         record = self._journal.get(staged_id)
         if record is None:
@@ -156,7 +156,8 @@ class StagedNames:
         if key == record.key:
             return True
         if durable:
-            await self._seals.secure(staged_id, [*self._obsolete(record), *self._replaced(record.origin, key)])
+            gone = [*self._obsolete(record), *self._replaced(record.origin, key)]
+            await self._seals.secure(staged_id, gone, left=bool(left_etag))
             record = self._journal.get(staged_id)
             if record is None:
                 return False
