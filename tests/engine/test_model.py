@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import tempfile
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -24,7 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from rig.engine_ground import read_file
-from rig.memory_origin import MemoryOrigin
+from rig.memory_origin import StoreOrigin
+from rig.trio_loop import Loop
 from tiercache.config import Config
 from tiercache.engine.engine import Engine
 from tiercache.engine.handle import Handle
@@ -40,10 +39,8 @@ from tiercache.errors import (
 )
 from tiercache.model import Key, Kind
 from tiercache.origins import Origin, Source, Upload
-from tiercache.origins.base import Capability
 from tiercache.origins.posix import PosixOrigin
 
-T = TypeVar("T")
 Errors = tuple[type[TierCacheError], ...]
 
 DIRECTORIES = ["", "d", "e", "d/s"]
@@ -56,14 +53,6 @@ CHOICE = st.integers(0, 99)
 
 class Crashed(Exception):
     """The engine is dead."""
-
-
-class StoreOrigin(MemoryOrigin):
-    """With S3's capabilities: attributes travel with the bytes only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.capabilities &= ~Capability.SET_ATTRIBUTES
 
 
 @dataclass(eq=False)
@@ -124,34 +113,6 @@ class Model:
 
 def parent(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-class Loop:
-    """A trio loop in a thread, for rules that are no coroutines."""
-
-    def __init__(self) -> None:
-        self._ready: queue.SimpleQueue[trio.lowlevel.TrioToken] = queue.SimpleQueue()
-        self._end = trio.Event()
-        self._thread = threading.Thread(target=lambda: trio.run(self._main))
-        self._thread.start()
-        self._token = self._ready.get()
-
-    async def _main(self) -> None:
-        async with trio.open_nursery() as self.nursery:
-            self._ready.put(trio.lowlevel.current_trio_token())
-            await self._end.wait()
-            self.nursery.cancel_scope.cancel()
-
-    def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        async def bounded() -> T:
-            with trio.fail_after(20):
-                return await function(*args)
-
-        return trio.from_thread.run(bounded, trio_token=self._token)
-
-    def close(self) -> None:
-        trio.from_thread.run_sync(self._end.set, trio_token=self._token)
-        self._thread.join()
 
 
 class FilesystemMachine(RuleBasedStateMachine):

@@ -204,6 +204,14 @@ class MemoryOrigin:
         return key[:start] + key[start:].partition(b"/")[0]
 
 
+class StoreOrigin(MemoryOrigin):
+    """With S3's capabilities: attributes travel with the bytes only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities &= ~Capability.SET_ATTRIBUTES
+
+
 def _directory(key: Key) -> ObjectStat:
     return ObjectStat(key=key, kind=Kind.DIRECTORY, size_bytes=0, etag="", modified_ns=0)
 

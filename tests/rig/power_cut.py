@@ -55,6 +55,21 @@ class Power:
         with self._calls:
             assert self._calls.wait_for(lambda: not self._running, PATIENCE_S)
 
+    def arm(self, calls: int) -> None:
+        """Go off at so many calls from now."""
+        with self._lock:
+            self._stop_at = self.calls + calls
+
+    def cut(self) -> None:
+        """Go off now."""
+        with self._lock:
+            self.off = True
+
+    def restore(self) -> None:
+        """Let calls through again, as many as may come."""
+        with self._lock:
+            self.off, self._stop_at = False, 0
+
     def tick(self, name: str) -> None:
         with self._lock:
             self.calls += 1
@@ -74,9 +89,16 @@ def is_called_by_trio() -> bool:
     return "run_sync_soon" in trio.lowlevel.current_task().name
 
 
-def stopping_origin(power: Power, origin: Origin) -> Origin:
-    """The same origin; its calls that an upload makes are counted."""
-    for name in ("write", "stat", "delete", "abort_uploads"):
+UPLOADS = ("write", "stat", "delete", "abort_uploads")
+"""The calls that an upload makes."""
+
+CHANGES = ("make_directory", "remove_directory", "rename", "copy", "symlink", "link", "set_attributes")
+"""The others that change something."""
+
+
+def stopping_origin(power: Power, origin: Origin, calls: tuple[str, ...] = UPLOADS) -> Origin:
+    """The same origin; these calls are counted."""
+    for name in calls:
         setattr(origin, name, power.wrapped(f"origin {name}", getattr(origin, name)))
     return origin
 
