@@ -14,7 +14,7 @@ from tiercache.fuse.attributes import Caller, EntryOut, OpenOut
 from tiercache.fuse.directories import Streams
 from tiercache.fuse.estate import Estate, OpenFlag
 from tiercache.fuse.guard import errno_for
-from tiercache.fuse.handles import HandleTable
+from tiercache.fuse.handles import HandleTable, OpenFile
 from tiercache.fuse.nodes import Nodes, handed_down, without_privileges
 from tiercache.fuse.notices import Notices
 from tiercache.fuse.openless import Openless
@@ -199,16 +199,23 @@ class OpenFiles:
     async def release(self, handle: int) -> None:
         """The last descriptor of this open is gone; nobody waits for the answer."""
         opened = self._handles.pop(handle)
-        self._pages.closed(opened.file.inode, opened.verdict)
+        self._take_back(opened)
         await opened.file.close()
 
     def release_now(self, handle: int) -> bool:
         """The same where nothing has to be waited for; else False, and nothing is done."""
-        if not self._handles.get(handle).file.close_now():
+        opened = self._handles.get(handle)
+        self._take_back(opened)
+        if not opened.file.close_now():
             return False
-        opened = self._handles.pop(handle)
-        self._pages.closed(opened.file.inode, opened.verdict)
+        self._handles.pop(handle)
         return True
+
+    def _take_back(self, opened: OpenFile) -> None:
+        """Before the file is closed: what the kernel has lent for writing counts as being written."""
+        verdict, opened.verdict = opened.verdict, None
+        if verdict is not None:
+            self._pages.closed(opened.file.inode, verdict)
 
     async def close(self) -> None:
         """The mount is gone: no release will come for what is still open. What was written goes its way."""
@@ -243,8 +250,11 @@ class OpenFiles:
         if not number:
             return None
         opened = self._handles.get(number)
+        verdict = opened.verdict
+        if verdict is None:
+            return None
         entry = await self._namespace.getattr(opened.file.inode)
-        return self._nodes.entry_out(entry), _open_out(number, opened.file, opened.verdict)
+        return self._nodes.entry_out(entry), _open_out(number, opened.file, verdict)
 
     def appended(self, handle: int, offset: int, data: bytes | memoryview) -> int:
         """How much of an appended write, of which the kernel thought that it would land at ``offset``, is there."""

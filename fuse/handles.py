@@ -13,14 +13,14 @@ from tiercache.fuse.estate import Estate, OpenFlag, OpenSlot
 from tiercache.fuse.pages import Content, PageVerdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenFile:
     """One open(2): the namespace's handle and who made it."""
 
     file: Handle
     caller: Caller
-    verdict: PageVerdict
-    """How the kernel reads it."""
+    verdict: PageVerdict | None
+    """How the kernel reads it; None once its last descriptor is gone."""
 
 
 class HandleTable:

@@ -68,6 +68,9 @@ class Metrics:
             "spilled_bytes", "Bytes that went to origins while their files were written, for want of room in staging"
         )
         self.spills_in_flight = self._gauge("spills_in_flight", "Files that go to origins while they are written")
+        self.staged_mapped_files = self._gauge(
+            "staged_mapped_files", "Closed files that wait for a program that has them mapped for writing"
+        )
         self.journal_commits = self._counter("journal_commits", "Durable commits of the journal")
 
         self.memory_bytes = self._gauge("memory_bytes", "Bytes of files held in memory, by purpose", "purpose")

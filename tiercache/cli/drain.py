@@ -72,7 +72,8 @@ def tell(client: Client, answer: dict[str, Any], good: str) -> None:
         print(good)
         return
     for file in client.status()["dirty"]["list"][:TOLD_MAX]:
-        reason = f": {file['last_error']}" if file["last_error"] else ""
+        why = file["last_error"] or file.get("waits_for", "")  # an engine of an earlier release does not tell
+        reason = f": {why}" if why else ""
         print(f"{file['path']}: {file['state']}, {format_size(file['size_bytes'])}{reason}")
     raise Unfinished(
         f"{format_count(left, 'file')} {'is' if left == 1 else 'are'} not in the origin, but kept in the journal; "

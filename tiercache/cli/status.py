@@ -95,6 +95,8 @@ def _dirty(dirty: dict[str, Any]) -> Iterator[Text]:
             facts.append(format_count(file["attempts"], "attempt"))
         yield Text(file["path"])
         yield Text(f"        {', '.join(facts)}")
+        if file.get("waits_for"):  # an engine of an earlier release does not tell
+            yield Text(f"        {file['waits_for']}")
         if file["last_error"]:
             yield Text(f"        last error: {file['last_error']}")
     if dirty["files"] > DIRTY_SHOWN_MAX:

@@ -95,6 +95,8 @@ class StagingConfig(Section):
     """How long a closed file waits before its upload, so that temporary files are never sent."""
     wait_max_s: Duration = 300.0
     """How long a writer waits for uploads while others fill the disk, before it gets ENOSPC."""
+    mapped_check_s: Annotated[Duration, Field(gt=0)] = 1.0
+    """How often a closed file that a program has mapped for writing is looked at: it goes up when it is no more."""
 
 
 class FetchConfig(Section):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from tiercache.engine.entries import attributes_of
+from tiercache.engine.lent import MAPPED
 from tiercache.engine.live import live_entry
 from tiercache.engine.names import show
 from tiercache.errors import Conflict, Lost, TierCacheError, UploadFailed
@@ -162,4 +163,6 @@ class Barrier:
         told = self._failed.get(record.id) or record.last_error
         if told:
             return told
-        return "is open for writing" if record.state is StagedState.STAGED else "is on its way"
+        if record.state is not StagedState.STAGED:
+            return "is on its way"
+        return MAPPED if self._engine.lent.is_mapped(record.origin, record.inode) else "is open for writing"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from tiercache.config import Profile
 from tiercache.engine.entries import attributes_of
 from tiercache.engine.lending import Lending
@@ -14,6 +16,10 @@ from tiercache.errors import InUse
 from tiercache.journal import StagedRecord
 from tiercache.model import Durability, Entry, Key, StagedState, is_below
 from tiercache.staging import StagedFile
+
+LET_GO_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+"""When to look again whether a file that was just closed is mapped: the kernel tells us of the close a moment before it
+lets go of the file itself."""
 
 
 class Closes:
@@ -67,7 +73,7 @@ class Closes:
             await self._writeback.wait(staged.id)
 
     def _require_sealable(self, live: LiveInode) -> None:
-        if live.lent_for_writing and live.key is not None:
+        if live.key is not None and self.kernel_may_write(live):
             raise InUse(
                 f"{show(live.key)}: cannot wait for the origin, since the kernel writes the file by itself; "
                 "close it and open it again"
@@ -97,6 +103,8 @@ class Closes:
         record = self._journal.get(staged.id) if staged is not None else None
         if key is None or record is None or record.state is not StagedState.STAGED or live.lent_for_writing:
             return True  # there is nothing to do: see ``seal_held``
+        if self.is_mapped(live):
+            return False
         entry = live_entry(live)
         if live.taken_over is not None:
             return False
@@ -120,8 +128,8 @@ class Closes:
                 if sync:
                     await self._writeback.sync(staged.id)
                 return
-            if live.lent_for_writing:
-                return  # the kernel may write to it at any time: it is sealed when the last of these is closed
+            if self.kernel_may_write(live):
+                return  # it is sealed by the last close, or by ``engine.lent`` when nobody has it mapped any more
             if await self._given_back(live, live.key, staged):
                 return
             entry = live_entry(live)
@@ -143,6 +151,25 @@ class Closes:
             size_bytes=self._staging.measure(record.id),
             attributes=attributes_of(entry),
         )
+
+    def kernel_may_write(self, live: LiveInode) -> bool:
+        """Whether it may write to the staged file at any time: nothing of it can be sealed."""
+        return live.lent_for_writing or self.is_mapped(live)
+
+    def is_mapped(self, live: LiveInode) -> bool:
+        """Whether a program can write to a file that the kernel had for writing, and that all have closed."""
+        if live.may_be_mapped and live.staged is not None:
+            live.note_kernel_writes()
+            live.may_be_mapped = live.staged.is_written_elsewhere()
+        return live.may_be_mapped
+
+    async def stays_mapped(self, live: LiveInode) -> bool:
+        """The same of a file that was closed just now."""
+        for delay_s in LET_GO_S:
+            if live.writers or not self.is_mapped(live):
+                return False
+            await trio.sleep(delay_s)
+        return self.is_mapped(live)
 
     async def _given_back(self, live: LiveInode, key: Key, staged: StagedFile) -> bool:
         """A file that was opened for writing while others read it, and was not written, is clean again."""
@@ -191,6 +218,8 @@ class Closes:
             staged = live.staged
             if live.lent_for_writing:
                 raise InUse(f"{show(key)}: is being written through the kernel; close it first")
+            if await self.stays_mapped(live):
+                raise InUse(f"{show(key)}: a program has it mapped for writing")
             await self.seal_held(live)
             await self._writeback.wait(staged.id)
 

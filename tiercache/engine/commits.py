@@ -80,6 +80,7 @@ def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     entry = tree.put_names(record.key, entry._replace(link_count=len(names)))
     live = tree.live.obtain(record.inode, record.key, entry)
     live.staged = staged
+    live.may_be_mapped = record.state is StagedState.STAGED
     if record.state is StagedState.STAGED and staged.mtime_ns > attributes.ctime_ns:
         live.mtime_ns = staged.mtime_ns  # it was written after its attributes were last set
     return live

@@ -20,6 +20,7 @@ from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.kept_checkpoints import KeptCheckpoints
 from tiercache.engine.leaving import drain_and_tell
+from tiercache.engine.lent import Lent
 from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
@@ -42,9 +43,6 @@ from tiercache.writeback import DrainResult, WriteBack
 
 JOURNAL_FLUSH_S = 0.2
 """How long what is noted for the journal may wait to be durable: until the next sync of any file, or this long."""
-
-LENT_MEASURE_S = 1.0
-"""How often the account of staging learns what the kernel wrote by itself."""
 
 CATALOG_SYNC_S = 30.0
 """How often the catalog is flushed to disk, so that a clean shutdown has little left to write."""
@@ -85,6 +83,7 @@ class Engine:
         self.trees: Trees
         self.mounts: Mounts
         self.warmups: Warmups
+        self.lent: Lent
         self.status_of: Status
 
     # -- life -------------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ class Engine:
             await self.seal_flushed()
             nursery.start_soon(self._sync_catalog)
             nursery.start_soon(self._flush_journal)
-            nursery.start_soon(self._measure_lent)
+            nursery.start_soon(self.lent.run)
             nursery.start_soon(self.cache.run_trimmer)
             if self._own_process:
                 nursery.start_soon(self._ceiling.run)
@@ -200,6 +199,7 @@ class Engine:
         )
         self.mounts = Mounts(self, nursery)
         self.warmups = Warmups(self, nursery)
+        self.lent = Lent(self)
         self.status_of = Status(self)
 
     def _tiers(self, root: Path) -> list[FileTier]:
@@ -247,6 +247,7 @@ class Engine:
             return
         self.unmounts = True
         await self.mounts.close()
+        self.lent.give_up()
         deadline_s = 0.0 if self._drained else self.config.engine.stop_drain_s
         self.left = await drain_and_tell(self, deadline_s, self._hurry)
 
@@ -259,26 +260,19 @@ class Engine:
                 # Nobody waits for this one; whoever syncs or closes a file gets the error of their own commit.
                 log.error("the journal could not be written: %s", error)
 
-    async def _measure_lent(self) -> None:
-        """Account for what the kernel wrote to lent files without asking for room."""
-        while True:
-            await trio.sleep(LENT_MEASURE_S)
-            for tree in self.trees:
-                for live in tree.live:
-                    if live.staged is not None and live.lent_for_writing:
-                        with suppress(TierCacheError):  # told at the file's next fsync or close
-                            self.staging.measure(live.staged.id)
-
     async def _sync_catalog(self) -> None:
         while True:
             await trio.sleep(CATALOG_SYNC_S)
             await trio.to_thread.run_sync(self.catalog.sync)
 
     def _is_open(self, record: StagedRecord) -> bool:
-        """Whether a program has a staged file open for writing, here or in a mount that outlived its engine."""
+        """Whether a program has a staged file open for writing, or mapped; of what an earlier engine left, in a mount
+        that outlived it or in one that is gone."""
         tree = self.trees.get(record.origin)
         live = tree.live.get(record.inode) if tree is not None else None
-        return (live is not None and live.writers > 0) or self.mounts.inherited_for_writing(record)
+        if live is not None and live.staged is not None:
+            return live.writers > 0 or live.may_be_mapped
+        return self.mounts.inherited_for_writing(record) or self.staging.is_written_elsewhere(record.id)
 
     def _committed(self, record: StagedRecord, stat: ObjectStat) -> None:
         tree = self.trees.get(record.origin)
@@ -395,7 +389,7 @@ class Engine:
                 await self.seal_if_closed(record)
 
     async def seal_if_closed(self, record: StagedRecord) -> None:
-        """Let a staged file go up that nobody has open for writing."""
+        """Let a staged file go up that nobody has open for writing, or mapped."""
         tree = self.trees.get(record.origin)
         live = tree.live.get(record.inode) if tree is not None else None
         if live is None or live.staged is None or live.staged.id != record.id or live.writers:

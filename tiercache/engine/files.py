@@ -200,6 +200,7 @@ class Files:
         """A handle is gone: seal after the last writer, forget the inode after the last user."""
         try:
             if handle.writable and live.staged is not None and live.writers == 0:
+                await self._writes.closes.stays_mapped(live)
                 await self._writes.closes.seal(live)
         finally:  # nobody comes back to close it
             self.forget(live, handle)

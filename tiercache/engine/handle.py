@@ -250,6 +250,7 @@ class Handle:
         """The kernel has the file that ``lendable`` gave."""
         self.lent_inode = file_inode
         if self._live.staged is not None and self.writable:
+            self._live.may_be_mapped = True
             self._live.seen_mtime_ns = self._live.staged.mtime_ns
         self._close_fd()
 

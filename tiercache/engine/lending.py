@@ -69,9 +69,13 @@ class Lending:
         record = self._journal.get(staged.id)
         open_for_writing = record is None or record.state is StagedState.STAGED
         lends = self._lends(key, xattrs)
-        if not (lends and open_for_writing and (lent or self._has_headroom())):
+        if not (lends and open_for_writing and (lent or self._is_lent_to_the_first())):
             return None
         return staged.fd
+
+    def _is_lent_to_the_first(self) -> bool:
+        """A mapping can outlive all descriptors: where nobody tells of it, nothing would tell when to send the file."""
+        return self._staging.tells_of_mappings and self._has_headroom()
 
     def _has_headroom(self) -> bool:
         wanted_bytes = self._staging.capacity_bytes * HEADROOM_SHARE
@@ -96,12 +100,13 @@ class Lending:
         return staged
 
     def unwritten(self, live: LiveInode, staged: StagedFile) -> Entry | None:
-        """The entry of the clean version that a file was taken over from, if nobody has written it since."""
+        """The entry of the clean version that a file was taken over from, if nobody has written it since, or can."""
         taken = live.taken_over
         if taken is None or taken.staged_id != staged.id:
             return None
-        unchanged = (staged.mtime_ns, staged.size_bytes) == (taken.mtime_ns, taken.size_bytes)
-        return taken.entry if unchanged else None
+        if (staged.mtime_ns, staged.size_bytes) != (taken.mtime_ns, taken.size_bytes) or staged.is_written_elsewhere():
+            return None
+        return taken.entry
 
     async def give_back(self, live: LiveInode, staged: StagedFile) -> None:
         """An ``unwritten`` file is the clean version again, in the cache if that has a place for it. The catalog

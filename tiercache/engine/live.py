@@ -49,6 +49,9 @@ class LiveInode:
     seen_mtime_ns: int = 0
     """mtime of the staged file when it was last looked at: the kernel writes lent files without telling us."""
 
+    may_be_mapped: bool = False
+    """The kernel had the staged file for writing: after the last close somebody may still have it mapped."""
+
     users: int = 0
     """Operations without a handle that are under way."""
 
@@ -72,7 +75,7 @@ class LiveInode:
 
     def note_kernel_writes(self) -> None:
         """A lent file that the kernel wrote to has the time of that write."""
-        if self.staged is not None and self.lent_for_writing:
+        if self.staged is not None and self.may_be_mapped:
             mtime_ns = self.staged.mtime_ns
             if mtime_ns != self.seen_mtime_ns:
                 self.seen_mtime_ns = self.mtime_ns = mtime_ns

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tiercache
 from tiercache.catalog import VersionRecord
+from tiercache.engine.lent import MAPPED
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
 from tiercache.model import BLOCK_SIZE_BYTES, Durability, Key, Kind, OriginId, Tier
@@ -79,6 +80,7 @@ class Status:
                         "sent_bytes": file.sent_bytes,
                         "attempts": file.attempts,
                         "last_error": file.last_error,
+                        "waits_for": MAPPED if self._engine.lent.is_mapped(file.origin, file.inode) else "",
                     }
                 )
         return {"files": len(files), "bytes": total_bytes, "states": states, "list": listed}

@@ -83,7 +83,7 @@ class Xattrs:
             raise InvalidArgument(f"{ACK.decode()} is of files and directories")
         level = level_of(value.decode("ascii", "replace"))
         live = self._namespace.tree.live.get(entry.inode)
-        if level is Durability.ORIGIN and live is not None and live.lent_for_writing:
+        if level is Durability.ORIGIN and live is not None and self._namespace.writes.closes.kernel_may_write(live):
             # What is sealed must not change, and of what the kernel writes by itself nothing can be sealed.
             raise InUse(f"{show(live.key or b'')}: is being written through the kernel; close it first")
 

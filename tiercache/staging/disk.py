@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tiercache import durable
 from tiercache.errors import Broken, DiskFull, TierCacheError, TooLarge
+from tiercache.staging import writers
 
 _libc = ctypes.CDLL(None, use_errno=True)
 FALLOC_KEEP_SIZE = 0x01
@@ -31,6 +32,10 @@ class Disk:
 
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def has_writer(self, path: str) -> bool:
+        """See ``writers.has_writer``."""
+        return writers.has_writer(path)
 
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         view = memoryview(data).cast("B")

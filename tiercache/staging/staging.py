@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,9 @@ from tiercache.staging.budget import Budget
 from tiercache.staging.disk import FALLOC_KEEP_SIZE, Disk, told
 from tiercache.staging.file import StagedFile
 from tiercache.staging.room import WAIT_MAX_S, Room
+from tiercache.staging.writers import tells_of_mappings
+
+log = logging.getLogger(__name__)
 
 LOST_DIRECTORY = "lost"
 CREATE_BYTES = 4096
@@ -80,6 +84,18 @@ class Staging:
         """What writers may still be granted: the disk has to have it."""
         return max(0, self.capacity_bytes - self.used_bytes)
 
+    @cached_property
+    def tells_of_mappings(self) -> bool:
+        """Whether ``is_written_elsewhere`` tells of whoever has a file mapped."""
+        tells = tells_of_mappings(str(self.directory))
+        if not tells:
+            log.warning(
+                "new files are written through the engine: the filesystem of %s does not tell who has a file mapped "
+                "(an overlay; cache_dir on a disk of its own is faster)",
+                self.directory,
+            )
+        return tells
+
     # -- ids and files --------------------------------------------------------------------------------------------
 
     def new_id(self) -> int:
@@ -138,6 +154,15 @@ class Staging:
         file = self.take_in(staged_id)
         self.measure(staged_id)
         return file
+
+    def is_written_elsewhere(self, staged_id: int) -> bool:
+        """Whether another process can write to the file: it has it open, or mapped."""
+        file = self._files.get(staged_id)
+        if file is not None:
+            return file.is_written_elsewhere()
+        with contextlib.suppress(OSError):
+            return self.disk.has_writer(self.path(staged_id))
+        return False
 
     def opened(self, staged_id: int) -> StagedFile | None:
         """The file if somebody has it open."""

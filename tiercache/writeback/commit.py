@@ -76,6 +76,8 @@ class Commits:
         await self._journal.flush()
 
     def _adopt(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> bool:
+        if self._staging.is_written_elsewhere(record.id):
+            return False  # left open when its mount was taken away, or by a child of an fsspec writer
         try:
             version = version_ref(self._resolve_origin(record), record.origin, stat)
             return self._cache.adopt(version, self._staging.path(record.id), checksums)
