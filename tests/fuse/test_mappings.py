@@ -91,6 +91,19 @@ def test_a_mapped_file_has_the_time_of_its_last_change(mounted: Mounted, root: P
     assert (root / "file").stat().st_mtime_ns > 10**18
 
 
+def test_a_manifest_waits_for_a_shard_that_was_closed_and_is_mapped(
+    own_engine: EngineProcess, posix: Source, mountpoint: Path
+) -> None:
+    for mounted in mounted_for(own_engine, posix, mountpoint, "kernel"):
+        with mapped_and_closed(mountpoint / "shard", os.O_CREAT, data=DATA, length=len(DATA)):
+            (mountpoint / ".metadata").write_bytes(b"of the shard")
+            (mountpoint / "other").write_bytes(b"")
+            assert left_of_a_drain(mounted) == 2
+            assert posix.names() == {"other"}
+        mounted.drain()
+        assert posix.names() == {".metadata", "other", "shard"}
+
+
 def test_a_mapping_outlives_the_engine(own_engine: EngineProcess, posix: Source, mountpoint: Path) -> None:
     """Of a file that was closed the next engine has no descriptor to tell it that somebody may write."""
     for mounted in mounted_for(own_engine, posix, mountpoint, "kernel"):

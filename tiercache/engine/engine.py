@@ -233,7 +233,7 @@ class Engine:
         self._kept_checkpoints.recall()  # before anything is evicted
         recovered = await self.cache.recover()
         self.orphans.sweep(self.mounts.inherited_inodes())
-        report = await self.writeback.recover()
+        report = await self.writeback.recover(self._is_written_still)
         log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
         for record in sorted(self.journal.records(), key=lambda record: record.rank):
             tree = self.trees.get(record.origin)
@@ -266,12 +266,14 @@ class Engine:
             await trio.to_thread.run_sync(self.catalog.sync)
 
     def _is_open(self, record: StagedRecord) -> bool:
-        """Whether a program has a staged file open for writing, or mapped; of what an earlier engine left, in a mount
-        that outlived it or in one that is gone."""
+        """Whether a program has a staged file open for writing. One that was closed, and that somebody may still have
+        mapped, is not."""
         tree = self.trees.get(record.origin)
         live = tree.live.get(record.inode) if tree is not None else None
-        if live is not None and live.staged is not None:
-            return live.writers > 0 or live.may_be_mapped
+        return (live is not None and live.writers > 0) or self.mounts.inherited_for_writing(record)
+
+    def _is_written_still(self, record: StagedRecord) -> bool:
+        """Of what an earlier engine left, in a mount that outlived it, or mapped from one that is gone."""
         return self.mounts.inherited_for_writing(record) or self.staging.is_written_elsewhere(record.id)
 
     def _committed(self, record: StagedRecord, stat: ObjectStat) -> None:

@@ -57,10 +57,10 @@ def make_plan(
     rebooted: bool,
     uploads: Callable[[StagedRecord], bool],
     now_ns: int,
-    is_open: Callable[[StagedRecord], bool] = lambda record: False,
+    is_written: Callable[[StagedRecord], bool] = lambda record: False,
 ) -> Plan:
-    """Decide on every record and every file. ``rebooted``: unsynced bytes may be gone with the page cache. ``is_open``:
-    programs still have the file open for writing, in a mount that outlived its engine."""
+    """Decide on every record and every file. ``rebooted``: unsynced bytes may be gone with the page cache.
+    ``is_written``: programs still write the file, through a mount that outlived its engine or a mapping."""
     plan = Plan()
     known: set[int] = set()
     for record in records:
@@ -70,7 +70,7 @@ def make_plan(
             record,
             files.get(record.id),
             rebooted=rebooted,
-            uploads=lambda record: uploads(record) and not (record.state is StagedState.STAGED and is_open(record)),
+            uploads=lambda record: uploads(record) and not (record.state is StagedState.STAGED and is_written(record)),
             now_ns=now_ns,
         )
     orphans = [staged_id for staged_id in files if staged_id not in known]

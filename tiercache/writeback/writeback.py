@@ -72,7 +72,6 @@ class WriteBack:
         self._journal = journal
         self._staging = staging
         self._uploads = uploads
-        self._is_open = is_open
         self._order = Order(journal, upload.last, uploads, is_open)
         self._uploader = Uploader(
             journal,
@@ -159,10 +158,10 @@ class WriteBack:
 
     # -- start and status -----------------------------------------------------------------------------------------
 
-    async def recover(self) -> RecoveryReport:
+    async def recover(self, is_written: Callable[[StagedRecord], bool] = lambda record: False) -> RecoveryReport:
         """Take up what an earlier run left; to be called once, before ``run`` and before anything is staged.
-        Idempotent. It asks nothing of the origins: that is the first thing each upload does. A file that is open for
-        writing, in a mount that outlived its engine, stays as it is."""
+        Idempotent. It asks nothing of the origins: that is the first thing each upload does. ``is_written``: a program
+        still writes the file, through a mount that outlived its engine or a mapping: it stays as it is."""
         files = await trio.to_thread.run_sync(self._staging.scan)
         plan = make_plan(
             self._journal.records(),
@@ -170,7 +169,7 @@ class WriteBack:
             rebooted=self._journal.rebooted,
             uploads=self._uploads,
             now_ns=time.time_ns(),
-            is_open=self._is_open,
+            is_written=is_written,
         )
         if files:
             # A name that an earlier run made may not have been synced by it, and counts as durable from now on.
