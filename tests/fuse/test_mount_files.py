@@ -298,6 +298,23 @@ def test_extended_attributes(mounted: Mounted, root: Path) -> None:
         os.setxattr(path, "trusted.x", b"y")
 
 
+@pytest.mark.parametrize("length", [0, 200], ids=["many", "large"])
+def test_extended_attributes_that_no_object_could_hold_are_refused(mounted: Mounted, root: Path, length: int) -> None:
+    """At once, by what they take with an object: base64 and what stands between them included."""
+    path = root / "file"
+    path.write_bytes(b"x")
+    kept = {}
+    with refused(errno.ENOSPC):
+        for number in range(300):
+            kept[f"user.{number}"] = b"\xff" * length
+            os.setxattr(path, f"user.{number}", b"\xff" * length)
+    kept.popitem()
+    assert kept
+    mounted.drain()
+    mounted.cold()
+    assert {name: os.getxattr(path, name) for name in os.listxattr(path)} == kept
+
+
 def test_the_state_of_a_file_can_be_read(mounted: Mounted, root: Path) -> None:
     with open(root / "file", "wb") as file:
         file.write(b"x")

@@ -97,3 +97,15 @@ def test_ranges_are_copied_between_files(mounted: Mounted, root: Path, read_befo
     mounted.drain()
     assert mounted.source.get("target") == expected
     assert mounted.source.get("source") == DATA
+
+
+@pytest.mark.parametrize("driver", ["pyfuse3"])
+def test_pyfuse3_refuses_to_allocate_and_knows_no_holes(mounted: Mounted, root: Path) -> None:
+    with open(root / "file", "w+b", buffering=0) as file, open(root / "copy", "w+b", buffering=0) as copy:
+        os.pwrite(file.fileno(), DATA, 1_000_000)
+        for mode in (0, KEEP_SIZE | PUNCH_HOLE):
+            with refused(errno.ENOTSUP):
+                fallocate(file.fileno(), mode, 0, 10)
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1_000_000 + len(DATA)
+        assert os.copy_file_range(file.fileno(), copy.fileno(), len(DATA), 1_000_000) == len(DATA)
+        assert os.pread(copy.fileno(), len(DATA) + 1, 0) == DATA

@@ -10,6 +10,7 @@ from tiercache.engine.names import show
 from tiercache.engine.promises import ACK, level_of
 from tiercache.errors import Exists, InUse, InvalidArgument, NoAttribute, NoSpace, Unsupported
 from tiercache.model import Durability, Entry, Kind
+from tiercache.origins.metadata import XATTRS_MAX_BYTES, stored_bytes
 
 if TYPE_CHECKING:
     from tiercache.engine.namespace import Namespace
@@ -21,9 +22,6 @@ DURABLE = b"user.tiercache.durable"
 """Read-only: the level that the newest bytes have reached."""
 
 OWN_PREFIX = b"user.tiercache."
-
-MAX_BYTES = 1400
-"""All names and values of one file together: object stores allow 2 KB of metadata, and base64 takes a third more."""
 
 
 class Xattrs:
@@ -61,8 +59,10 @@ class Xattrs:
         if replace and name not in known:
             raise NoAttribute(f"{name.decode('utf-8', 'backslashreplace')}: not set")
         known[name] = value
-        if sum(len(n) + len(v) for n, v in known.items()) > MAX_BYTES:
-            raise NoSpace(f"extended attributes of one file are limited to {MAX_BYTES} bytes")
+        size_bytes = stored_bytes(known.items())
+        if size_bytes > XATTRS_MAX_BYTES:
+            told = "the extended attributes of one file would take"
+            raise NoSpace(f"{told} {size_bytes} bytes as stored with an object; {XATTRS_MAX_BYTES} are the most")
         await self._store(inode, entry, known)
 
     async def remove(self, inode: int, name: bytes) -> None:

@@ -7,7 +7,7 @@ import binascii
 import json
 import os
 import stat as stat_module
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from tiercache.errors import NoSpace
@@ -16,6 +16,10 @@ from tiercache.model import Attributes, Kind
 UPLOAD = "tiercache-upload"
 
 _LIMIT_BYTES = 2048  # S3's bound on the sum of all names and values
+_OTHERS_MAX_BYTES = 256  # of that: mode, owner, times, the upload id, and the names of all
+XATTRS_MAX_BYTES = _LIMIT_BYTES - _OTHERS_MAX_BYTES
+"""What the extended attributes of one file may take, on every origin, by the measure of ``stored_bytes``."""
+
 _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755
 _OURS = ("mode", "uid", "gid", "mtime", "atime", "ctime", "xattr")
@@ -41,6 +45,11 @@ def encode(attributes: Attributes | None, kind: Kind, *, upload_id: str = "") ->
     if size > _LIMIT_BYTES:
         raise NoSpace(f"the extended attributes need {size} bytes of metadata, an object has room for {_LIMIT_BYTES}")
     return metadata
+
+
+def stored_bytes(xattrs: Iterable[tuple[bytes, bytes]]) -> int:
+    """What these extended attributes take in an object's metadata: each has a price besides its name and value."""
+    return len(_encode_xattrs(xattrs))
 
 
 def replace(current: Mapping[str, str], attributes: Attributes, kind: Kind) -> dict[str, str]:
@@ -99,7 +108,7 @@ def _time_ns(text: str) -> int:
         return 0
 
 
-def _encode_xattrs(xattrs: tuple[tuple[bytes, bytes], ...]) -> str:
+def _encode_xattrs(xattrs: Iterable[tuple[bytes, bytes]]) -> str:
     pairs = {os.fsdecode(name): base64.b64encode(value).decode() for name, value in xattrs}
     return quote(json.dumps(pairs, separators=(",", ":")), safe="")
 
