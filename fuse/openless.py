@@ -47,10 +47,13 @@ class Openless:
         fd = self._namespace.files.readable(version)
         if fd is None:
             return None
-        if size_bytes > BUFFER_BYTES:
-            return os.pread(fd, size_bytes, offset)
-        # Into memory that is there: that of a new object of this size comes page by page from the kernel.
-        return self._buffer[: os.preadv(fd, [self._buffer[:size_bytes]], offset)]
+        try:
+            if size_bytes > BUFFER_BYTES:
+                return os.pread(fd, size_bytes, offset)
+            # Into memory that is there: that of a new object of this size comes page by page from the kernel.
+            return self._buffer[: os.preadv(fd, [self._buffer[:size_bytes]], offset)]
+        except OSError:
+            return None  # a tier that fails is a tier that misses; the cache notices it when it is asked
 
     def _find(self, inode: int) -> VersionRef | None:
         version = self._namespace.known_version(inode)

@@ -28,6 +28,9 @@ class Metrics:
         self.rejected = self._counter("rejected", "Versions that a tier did not admit", "tier")
         self.damaged = self._counter("damaged", "Cached copies dropped because their bytes were wrong", "tier")
         self.tier_errors = self._counter("tier_errors", "Failed operations of a tier, taken as misses", "tier")
+        self.tier_state = self._gauge(
+            "tier_state", "Disk of a tier: 0 healthy, 1 suspect, 2 out of use, 3 being probed", "tier"
+        )
         self.used_bytes = self._gauge("used_bytes", "Bytes in a tier, fills in flight included", "tier")
         self.capacity_bytes = self._gauge("capacity_bytes", "Most bytes a tier may hold", "tier")
         self.kept_bytes = self._gauge("kept_bytes", "Bytes of checkpoints that the NVMe tier does not evict")

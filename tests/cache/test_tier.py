@@ -16,7 +16,7 @@ from tiercache.metrics import Metrics
 from tiercache.model import Tier, VersionId
 from tiercache.policies import make_policy
 from tiercache.tier import FileTier, Reservation, write_extent
-from tiercache.tier.health import FAILURES_BEFORE_REST, REST_S
+from tiercache.tier.health import FAILURES_BEFORE_OUT, FIRST_PAUSE_S
 from tiercache.units import KIB, MIB
 
 UNIT = 4 * KIB
@@ -123,18 +123,24 @@ def test_hold_never_evicts(tmp_path: Path) -> None:
     assert [fill(tier, number, UNIT) for number in range(5)] == [True, True, True, False, False]
 
 
-def test_repeated_failures_send_a_tier_to_rest_and_time_brings_it_back(tmp_path: Path) -> None:
-    """While it rests it takes nothing; a full disk is not counted as an illness."""
+def test_repeated_failures_take_a_disk_out_and_a_probe_brings_it_back(tmp_path: Path) -> None:
+    """While it is out the tier takes nothing; a full disk is not counted as an illness."""
     clock = Clock()
     tier = make_tier(tmp_path, clock=clock)
     for _ in range(10):
         tier.failed(OSError(28, "full"), "a test")
     assert tier.works
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_OUT):
+        assert tier.works
         tier.failed(OSError(5, "broken"), "a test")
     assert not tier.works
     assert not fill(tier, 1, 1)
-    clock.now_s += REST_S
+    assert not tier.probe_is_due
+    clock.now_s += FIRST_PAUSE_S
+    assert tier.probe_is_due
+    tier.begin_probe()
+    assert not tier.works
+    assert tier.probed(tier.probe())
     assert fill(tier, 1, 1)
 
 

@@ -25,7 +25,7 @@ def complaint_of(path: Path | None = None, overrides: dict[str, object] | None =
 @pytest.mark.parametrize(
     ("toml", "rest"),
     [
-        ("[nvme]\ncapcity = '1GiB'", "nvme.capcity: unknown key, did you mean 'capacity'?; allowed: capacity, free_space_floor, max_object_share, policy"),
+        ("[nvme]\ncapcity = '1GiB'", "nvme.capcity: unknown key, did you mean 'capacity'?; allowed: capacity, free_space_floor, max_object_share, policy, slow_s"),
         ("[nvmee]\ncapacity = 1", "nvmee: unknown key, did you mean 'nvme'?; allowed: cache_dir, catalog, checkpoints, …"),
         ("nvme = 5", "nvme: 5 is of the wrong kind; allowed: a section of keys"),
         ("[nvme]\ncapacity = '200XB'", "nvme.capacity: '200XB' is not a size; allowed: a size such as 64MiB or 200GiB, or a share such as 80%"),

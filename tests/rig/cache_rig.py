@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -77,6 +79,8 @@ class Rig:
         share: float = 1.0,
         fetch: FetchConfig | None = None,
         memory_bytes: int = 1024 * MIB,
+        slow_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> AsyncIterator[Running]:
         """One run of the cache; leaving the block is like a crash of the engine: nothing is tidied up."""
         metrics = Metrics()
@@ -93,6 +97,8 @@ class Rig:
                     policy=make_policy(policy, capacity_bytes),
                     metrics=metrics,
                     max_object_share=share,
+                    slow_s=slow_s,
+                    clock=clock,
                 )
                 for tier, capacity_bytes in ((Tier.NVME, nvme_bytes), (Tier.RAM, ram_bytes))
                 if capacity_bytes or tier is Tier.NVME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from tiercache.cache.verify import Verifier
 from tiercache.cache.words import Location, VersionRef
 from tiercache.catalog import Catalog
 from tiercache.config import FetchConfig
+from tiercache.errors import TierCacheError
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, Tier, VersionId
@@ -30,6 +32,8 @@ from tiercache.origins.base import Origin
 from tiercache.tier import FileTier
 
 TRIM_INTERVAL_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class Cache:
@@ -77,6 +81,9 @@ class Cache:
             metrics=metrics,
             trusting=self._trusting,
         )
+        self._nursery = nursery
+        if Tier.NVME in by_speed:
+            by_speed[Tier.NVME].on_out = self._disk_is_out
         self._pins: Counter[VersionId] = Counter()
         self.kept: frozenset[VersionId] = frozenset()
         """Versions that the NVMe tier never evicts."""
@@ -237,6 +244,34 @@ class Cache:
             self._overflow.age()
             for tier in self._copies.tiers.values():
                 tier.trim()
+            self.probe()
+
+    def probe(self) -> None:
+        """Look at disks that are out of use, where that is due."""
+        for tier in self._copies.tiers.values():
+            if tier.probe_is_due:
+                tier.begin_probe()
+                self._nursery.start_soon(self._probe, tier)
+
+    async def _probe(self, tier: FileTier) -> None:
+        took_s = await trio.to_thread.run_sync(tier.probe, abandon_on_cancel=True)
+        if took_s is not None and tier.tier is Tier.NVME:
+            await self._distrust_all()
+            # What was in use while the disk was out knows nothing of its files, and would fill them anew.
+            for version in self._states.reset_all():
+                self._copies.drop_copy(version, Tier.NVME)
+        tier.probed(took_s)
+
+    def _disk_is_out(self) -> None:
+        self._copies.close()
+        self._states.reset_all()
+        self._nursery.start_soon(self._distrust_all)
+
+    async def _distrust_all(self) -> None:
+        try:
+            await self._copies.distrust_all()
+        except TierCacheError as error:
+            log.warning("the catalog cannot tell what is to be verified: %s", error)
 
     def close(self) -> None:
         """Close the descriptors. The nursery is the caller's to end, before."""

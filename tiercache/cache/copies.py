@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import trio
+
 from tiercache.cache.open_files import OpenFile, OpenFiles
 from tiercache.cache.records import Records, copy_in
 from tiercache.cache.residency import Residency
@@ -22,6 +24,9 @@ from tiercache.tier import FileIdentity, FileTier
 from tiercache.tier.files import open_for_read
 
 log = logging.getLogger(__name__)
+
+DISTRUSTED_AT_ONCE = 1000
+"""Records changed between two chances for other tasks to run."""
 
 NVME_FILES = 16
 """Descriptors of NVMe copies beside those of faster ones."""
@@ -56,7 +61,7 @@ class Copies:
         if record is None or not record.complete:
             return None
         for copy in record.copies:
-            if copy.verified_run != self.run_id or copy.tier not in self.tiers or tier not in (None, copy.tier):
+            if copy.verified_run != self.run_id or not self._usable(copy.tier) or tier not in (None, copy.tier):
                 continue
             path = self.tiers[copy.tier].path(version.id)
             if self._unchanged(version, copy, path):
@@ -116,14 +121,18 @@ class Copies:
     def is_complete(self, version: VersionId) -> bool:
         """Whether a complete copy is recorded, checked or not."""
         record = self.records.find(version)
-        return record is not None and record.complete
+        return record is not None and record.complete and any(self._usable(copy.tier) for copy in record.copies)
+
+    def _usable(self, tier: Tier) -> bool:
+        """A tier whose disk is out is one that misses; its copies stay, for the time when it is back."""
+        return tier in self.tiers and self.tiers[tier].works
 
     def first_complete(self, version: VersionRef) -> tuple[Tier, Residency] | None:
         """The fastest complete copy, checked or not, with the checksums to check it."""
         record = self.records.find(version.id)
         if record is None or not record.complete or record.size_bytes != version.size_bytes:
             return None
-        tier = next((copy.tier for copy in record.copies if copy.tier in self.tiers), None)
+        tier = next((copy.tier for copy in record.copies if self._usable(copy.tier)), None)
         if tier is None:
             return None
         return tier, Residency.recorded(version.size_bytes, complete=True, blocks=b"", checksums=record.checksums)
@@ -138,9 +147,11 @@ class Copies:
         state = VersionState(version.size_bytes)
         record = self.records.find(version.id)
         copy = copy_in(record, Tier.NVME)
-        if record is None or copy is None or Tier.NVME not in self.tiers:
+        if record is None or copy is None or not self._usable(Tier.NVME):
             return state
-        found = self._identity(self.tiers[Tier.NVME].path(version.id))
+        found = self._identity(self.tiers[Tier.NVME].path(version.id), Tier.NVME)
+        if not self._usable(Tier.NVME):
+            return state
         fits = found is not None and found.size_bytes == version.size_bytes == record.size_bytes
         if found is None or not fits or not (record.complete or found.inode == copy.inode):
             self.damaged(version.id, Tier.NVME, "its file is gone, cut or replaced")
@@ -194,7 +205,8 @@ class Copies:
             self.damaged(version, tier, "its file is gone")
             return
         self.tiers[tier].failed(error, "reading a file")
-        self.drop_copy(version, tier)
+        if self._usable(tier):
+            self.drop_copy(version, tier)
 
     def damaged(self, version: VersionId, tier: Tier, why: str) -> None:
         """A copy has wrong bytes: drop it, count it; the next read fetches it again."""
@@ -234,7 +246,9 @@ class Copies:
             self.on_lost(version)
 
     def _unchanged(self, version: VersionRef, copy: Copy, path: str) -> bool:
-        found = self._identity(path)
+        found = self._identity(path, copy.tier)
+        if not self._usable(copy.tier):
+            return False
         if found == (copy.inode, copy.ctime_ns, version.size_bytes):
             return True
         if found is None or copy.tier == Tier.RAM or found.size_bytes != version.size_bytes:
@@ -244,16 +258,28 @@ class Copies:
             self._distrust(version.id)
         return False
 
+    async def distrust_all(self) -> None:
+        """Nothing on the NVMe tier's disk counts as checked any more, for clients neither."""
+        versions = [version for version, record in self.records.all() if copy_in(record, Tier.NVME) is not None]
+        for start in range(0, len(versions), DISTRUSTED_AT_ONCE):
+            with self.records.batch():
+                for version in versions[start : start + DISTRUSTED_AT_ONCE]:
+                    self._distrust(version)
+            await trio.lowlevel.checkpoint()
+
     def _distrust(self, version: VersionId) -> None:
         record = self.records.find(version)
         if record is not None:
             copies = (copy._replace(verified_run=0) if copy.tier == Tier.NVME else copy for copy in record.copies)
             self.records.put(version, record._replace(copies=tuple(copies)))
 
-    def _identity(self, path: str) -> FileIdentity | None:
+    def _identity(self, path: str, tier: Tier) -> FileIdentity | None:
         try:
             return FileIdentity.of(os.lstat(path))
-        except OSError:
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.tiers[tier].failed(error, "looking at a file")
             return None
 
     def _open(

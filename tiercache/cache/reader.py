@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -35,6 +36,9 @@ class Ahead(NamedTuple):
     """How much was sent for; the rest of what is covered is here or on its way."""
     stop: int
     """The offset up to which the wish is covered."""
+
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -160,14 +164,17 @@ class Reader:
 
     async def _pread(self, version: VersionRef, fd: int, tier: Tier, offset: int, length: int) -> bytes | None:
         """Resident bytes; None after dropping a copy that cannot give them."""
+        files = self._copies.tiers[tier]
+        read = partial(_timed, files.clock, offset, length)
         try:
             if length <= INLINE_READ_BYTES:
-                data = read_extent(fd, offset, length)
+                data, took_s = read(fd)
             else:
-                data = await trio.to_thread.run_sync(_read_and_close, os.dup(fd), offset, length)
+                data, took_s = await trio.to_thread.run_sync(_and_close, read, os.dup(fd))
         except OSError as error:
             self._copies.unreadable(version.id, tier, error)
             return None
+        files.took(took_s, len(blocks_of(offset, length)))
         if len(data) != length:
             self._copies.damaged(version.id, tier, "its file is cut")
             return None
@@ -327,8 +334,13 @@ def _length_of(version: VersionRef, blocks: range) -> int:
     return min(blocks.stop * BLOCK_SIZE_BYTES, version.size_bytes) - start
 
 
-def _read_and_close(fd: int, offset: int, length: int) -> bytes:
+def _timed(clock: Callable[[], float], offset: int, length: int, fd: int) -> tuple[bytes, float]:
+    began_s = clock()
+    return read_extent(fd, offset, length), clock() - began_s
+
+
+def _and_close(read: Callable[[int], T], fd: int) -> T:
     try:
-        return read_extent(fd, offset, length)
+        return read(fd)
     finally:
         os.close(fd)

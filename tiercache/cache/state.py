@@ -101,6 +101,12 @@ class VersionStates:
             if not state.users and not state.in_flight and settled:
                 del self._states[version.id]
 
+    def reset_all(self) -> list[VersionId]:
+        """Nothing on the NVMe tier's disk can be used; those that are in use all the same."""
+        for version in list(self._states):
+            self.reset(version)
+        return list(self._states)
+
     def reset(self, version: VersionId) -> None:
         """The NVMe file of a version is gone."""
         state = self._states.get(version)

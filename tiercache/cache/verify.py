@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import trio
@@ -80,14 +81,18 @@ class Verifier:
 
     async def _check_blocks(self, version: VersionRef, state: VersionState, blocks: list[int]) -> None:
         generation = state.generation
-        path = self._copies.tiers[Tier.NVME].path(version.id)
+        files = self._copies.tiers[Tier.NVME]
+        path = files.path(version.id)
         wanted = [(block, state.residency.length_of(block), state.residency.checksum_of(block)) for block in blocks]
         try:
-            checked = await trio.to_thread.run_sync(_check_blocks, path, wanted, limiter=self._limiter)
+            checked, took_s = await trio.to_thread.run_sync(
+                _timed_check, files.clock, path, wanted, limiter=self._limiter
+            )
         except OSError as error:
             if state.generation == generation:
                 self._copies.unreadable(version.id, Tier.NVME, error)
             return
+        files.took(took_s, len(wanted))
         if state.generation == generation:
             self._judge(version, state, blocks, checked)
 
@@ -116,6 +121,11 @@ class Verifier:
             state.wrote(opened.identity.inode, opened.identity.ctime_ns)
         identity = FileIdentity(state.inode, state.written_ns, version.size_bytes)
         self._copies.verified(version.id, identity)
+
+
+def _timed_check(clock: Callable[[], float], path: str, wanted: list[tuple[int, int, bytes]]) -> tuple[Checked, float]:
+    began_s = clock()
+    return _check_blocks(path, wanted), clock() - began_s
 
 
 def _check_blocks(path: str, wanted: list[tuple[int, int, bytes]]) -> Checked:

@@ -36,7 +36,7 @@ def print_engine(status: dict[str, Any]) -> None:
         console.print("        no supervisor: the mounts would end with a crash of the engine")
     elif engine["restarts"]:
         console.print(f"        replaced {format_count(engine['restarts'], 'time')}, see its engine.log")
-    parts: list[Any] = ["", _tiers(status), ""]
+    parts: list[Any] = ["", _tiers(status), *_out_of_use(status), ""]
     if status["mounts"]:
         parts += [_mounts(status["mounts"]), ""]
     console.print(Group(*parts, _dirty_line(status), *_dirty(status["dirty"])))
@@ -61,6 +61,12 @@ def _tiers(status: dict[str, Any]) -> Table:
         )
     table.add_row("origin", "", "", "", f"{misses:.0f}", f"{misses / reads:.1%}" if reads else "–", "", "", "")
     return table
+
+
+def _out_of_use(status: dict[str, Any]) -> Iterator[Text]:
+    for name, tier in status["tiers"].items():
+        if tier.get("state") in ("out", "probing"):
+            yield Text(f"{name} tier is out of use: its disk fails or is slow, see engine.log; reads go to the origin")
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:

@@ -85,6 +85,8 @@ class NvmeConfig(Section):
     policy: PolicyName = "s3fifo"
     max_object_share: float = Field(default=0.5, gt=0, le=1)
     """An object larger than this share of the capacity is streamed, not kept."""
+    slow_s: Duration = 1.0
+    """A disk of which the median block (4 MiB) takes longer to read is taken out of use until it is quicker."""
 
 
 class StagingConfig(Section):

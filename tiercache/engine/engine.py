@@ -223,6 +223,7 @@ class Engine:
             policy=make_policy(settings.policy, capacity_bytes),
             metrics=self.metrics,
             max_object_share=self.config.nvme.max_object_share,
+            slow_s=self.config.nvme.slow_s,
         )
 
     async def _recover(self) -> None:

@@ -81,7 +81,10 @@ class Handle:
         if self._fd is None and not self.attach():
             return None
         assert self._fd is not None
-        return os.pread(self._fd, size, offset)
+        try:
+            return os.pread(self._fd, size, offset)
+        except OSError:
+            return None  # a tier that fails is a tier that misses; the cache notices it when it is asked
 
     def attach(self) -> bool:
         """Open the complete local copy of this handle's version if there is one and it is what is read."""

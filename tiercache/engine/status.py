@@ -12,6 +12,7 @@ from tiercache.engine.lent import MAPPED
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
 from tiercache.model import BLOCK_SIZE_BYTES, Durability, Key, Kind, OriginId, Tier
+from tiercache.tier import DiskState
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
@@ -154,9 +155,12 @@ def _figure(figures: dict[str, Any], name: str, label: str = "") -> float:
     return float(value.get(label, 0.0) if isinstance(value, dict) else value)
 
 
-def _tier(figures: dict[str, Any], tier: str) -> dict[str, float]:
+def _tier(figures: dict[str, Any], tier: str) -> dict[str, float | str]:
     names = ("used_bytes", "capacity_bytes", "resident")
     totals = ("hits", "fills", "fill_bytes", "evictions", "damaged", "tier_errors")
-    return {name: _figure(figures, name, tier) for name in names} | {
-        name: _figure(figures, f"{name}_total", tier) for name in totals
-    }
+    state: dict[str, float | str] = {"state": DiskState(int(_figure(figures, "tier_state", tier))).name.lower()}
+    return (
+        state
+        | {name: _figure(figures, name, tier) for name in names}
+        | {name: _figure(figures, f"{name}_total", tier) for name in totals}
+    )

@@ -31,7 +31,12 @@ class Disk:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def open(self, path: str) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # what is staged there can be read and sent all the same
 
     def has_writer(self, path: str) -> bool:
         """See ``writers.has_writer``."""

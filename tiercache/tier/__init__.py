@@ -1,6 +1,7 @@
 """A tier: a directory of sparse files, one per version, with an exact account of its bytes."""
 
 from tiercache.tier.files import FileIdentity, read_extent, write_extent
+from tiercache.tier.health import DiskState
 from tiercache.tier.tier import FileTier, Reservation
 
-__all__ = ["FileIdentity", "FileTier", "Reservation", "read_extent", "write_extent"]
+__all__ = ["DiskState", "FileIdentity", "FileTier", "Reservation", "read_extent", "write_extent"]

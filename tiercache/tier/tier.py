@@ -6,8 +6,8 @@ are kept by one thread (the engine's); the blocking file calls of ``tier.files``
 
 from __future__ import annotations
 
-import errno
 import logging
+import math
 import os
 import stat
 import time
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tiercache.metrics import Metrics
 from tiercache.model import Tier, VersionId
 from tiercache.tier.files import FoundFile, scan, unlink_quietly
-from tiercache.tier.health import Health
+from tiercache.tier.health import Health, probe
 
 if TYPE_CHECKING:
     from tiercache.policies.base import Policy
@@ -76,6 +76,8 @@ class FileTier:
 
     ``on_evict`` is called before a victim's file is unlinked, ``is_pinned`` is asked for each candidate,
     ``reserved_bytes`` tells how much of the disk others may claim at any time: it stays free besides the floor.
+    ``on_out`` is called when the disk is taken out; whoever can take it back calls ``probe`` when it is due.
+    ``slow_s``: what a block may take.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class FileTier:
         policy: Policy,
         metrics: Metrics,
         max_object_share: float = 0.5,
+        slow_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tier = tier
@@ -102,7 +105,11 @@ class FileTier:
         self._accounts: dict[VersionId, _Account] = {}
         self._used_bytes = 0
         self._pending_bytes = 0
-        self._health = Health(clock)
+        self.on_out: Callable[[], None] = lambda: None
+        self.clock = clock
+        self._health = Health(clock, slow_s=slow_s)
+        self._show_state = metrics.tier_state.labels(tier=tier.label).set
+        self._show_state(self._health.state)
         self._count_errors = metrics.tier_errors.labels(tier=tier.label)
         self._count_evictions = metrics.evictions.labels(tier=tier.label)
         self._count_evicted_bytes = metrics.evicted_bytes.labels(tier=tier.label)
@@ -121,8 +128,8 @@ class FileTier:
 
     @property
     def works(self) -> bool:
-        """False while the tier is off or rests after failures: everything is a miss then."""
-        return self._usable and not self._health.resting
+        """False while the tier is off or its disk is out: everything is a miss then."""
+        return self._usable and self._health.usable
 
     def path(self, version: VersionId) -> str:
         name = version.hex()
@@ -196,6 +203,8 @@ class FileTier:
         """Evict for bytes of others, to which the disk is full; False when nothing can go. Victims that somebody has
         open give their room back later."""
         goal, given = self._used_bytes - wanted_bytes, False
+        if not self.works:
+            return False
         while self._used_bytes > goal and self._evict_one(_NOBODY):
             given = True
         return given
@@ -213,16 +222,60 @@ class FileTier:
             self.policy.remove(old)
         self.restore(new, charged_bytes)
 
+    # --- health -------------------------------------------------------------------------------------------------
+
     def failed(self, error: OSError, doing: str) -> None:
         """Count a failed file operation. A full disk is no illness: the floor deals with it."""
         self._count_errors.inc()
         log.warning("%s tier: %s failed: %s", self.tier.label, doing, error)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) and self._health.failed():
-            log.warning("%s tier rests for a while after repeated failures in %s", self.tier.label, self.directory)
+        self._judged(self._health.failed(error.errno), f"{doing} failed: {error.strerror or error}")
 
     def worked(self) -> None:
         """A file operation went well."""
         self._health.worked()
+        self._show_state(self._health.state)
+
+    def took(self, seconds: float, blocks: int = 1) -> None:
+        """So long took the reading or writing of some blocks."""
+        self._judged(self._health.took(seconds / max(1, blocks)), "it is slow")
+
+    def _judged(self, out: bool, why: str) -> None:
+        self._show_state(self._health.state)
+        if out:
+            log.error(
+                "%s tier is out of use (%s): reads go to the origin, and nothing is cached in %s until it works again",
+                self.tier.label,
+                why,
+                self.directory,
+            )
+            self.on_out()
+
+    @property
+    def probe_is_due(self) -> bool:
+        """Whether a disk that is out should be looked at again."""
+        return self._usable and self._health.probe_is_due
+
+    def begin_probe(self) -> None:
+        self._health.begin_probe()
+        self._show_state(self._health.state)
+
+    def probe(self) -> float | None:
+        """How long the disk takes to take a file and give it back; None if it cannot. Blocking, for any thread."""
+        began_s = self.clock()
+        try:
+            probe(self.directory)
+        except OSError as error:
+            log.info("%s tier stays out of use: %s", self.tier.label, error)
+            return None
+        return self.clock() - began_s
+
+    def probed(self, took_s: float | None) -> bool:
+        """What a probe told; True when the disk is in use again."""
+        back = self._health.probed(took_s)
+        self._show_state(self._health.state)
+        if back:
+            log.warning("%s tier is in use again; its copies are verified before they are read", self.tier.label)
+        return back
 
     # --- inside -------------------------------------------------------------------------------------------------
 
