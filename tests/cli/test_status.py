@@ -62,3 +62,12 @@ def test_a_limit_of_the_rate_is_told_while_it_counts(capsys: pytest.CaptureFixtu
         print_engine(limited)
         [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("dirty")]
         assert line.endswith(told)
+
+
+def test_a_disk_that_is_out_of_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sick = status()
+    sick["tiers"] = {"ram": TIER | {"state": "healthy"}, "nvme": TIER | {"state": "out"}}
+    print_engine(sick)
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.rstrip() for line in lines if "out of use" in line]
+    assert told == ["out of use: the nvme tier, whose disk fails or is slow; see engine.log"]

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rig.engines import PATIENCE_S, HttpOrigin, attached_client, small_config
+from rig.failing_disk import failing_disk
 from tiercache.client import Client, RemoteOrigin, connection
 from tiercache.errors import Absent, Broken, Changed, IsDirectory
 from tiercache.model import BLOCK_SIZE_BYTES, Kind
@@ -308,3 +309,22 @@ def test_an_origin_that_fails_is_an_error_and_not_absence(client: Client, http: 
         origin.exists(b"there")
     assert not isinstance(caught.value, Absent)
     assert not isinstance(caught.value, Broken)
+
+
+def test_a_client_reads_past_a_cache_disk_that_fails(tmp_path: Path, tree: Path) -> None:
+    config = small_config(tmp_path, **{"ram.capacity": 0, "staging.capacity": "1MiB"})
+    config.cache_dir.mkdir()
+    contents = {b"/file%d" % number: os.urandom(100_000) for number in range(8)}
+    for name, data in contents.items():
+        (tree / os.fsdecode(name[1:])).write_bytes(data)
+    with failing_disk(config.cache_dir / "nvme", 64) as disk, attached_client(config) as client:
+        origin = client.attach(str(tree))
+        for name in contents:
+            origin.cat(origin.root + name)
+        assert client.status()["tiers"]["nvme"]["resident"] == len(contents)
+        disk.fail()
+        for name, data in contents.items():
+            assert origin.cat(origin.root + name) == data
+        assert client.status()["tiers"]["nvme"]["state"] in ("out", "probing")
+        for name, data in contents.items():
+            assert origin.cat(origin.root + name) == data

@@ -283,6 +283,20 @@ def test_parts_that_others_abort_are_told_as_an_error(ground: Ground, origin: Re
     assert ground.bucket.keys() == []
 
 
+def test_one_whose_directory_is_moved_meanwhile_is_told_and_leaves_nothing(
+    ground: Ground, origin: RemoteOrigin
+) -> None:
+    ground.bucket.put("old/other", b"other")
+    writer = origin.create(b"old/a")
+    write_in_pieces(writer, bytes_of("a", SIZE))
+    origin.rename(b"old", b"new")
+    with pytest.raises(Changed, match="renamed while it was written"):
+        writer.close()
+    while ground.staged() or ground.store.unfinished:
+        ground.client.drain(PATIENCE_S)
+    assert ground.bucket.keys() == ["new/other"]
+
+
 def test_files_that_are_written_together_share_the_room(ground: Ground, origin: RemoteOrigin) -> None:
     names = [b"a", b"b", b"c"]
     writers = [origin.create(name) for name in names]
