@@ -66,7 +66,7 @@ def _tiers(status: dict[str, Any]) -> Table:
 def _out_of_use(status: dict[str, Any]) -> Iterator[Text]:
     for name, tier in status["tiers"].items():
         if tier.get("state") in ("out", "probing"):
-            yield Text(f"{name} tier is out of use: its disk fails or is slow, see engine.log; reads go to the origin")
+            yield Text(f"out of use: the {name} tier, whose disk fails or is slow; see engine.log")
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:
