@@ -15,6 +15,7 @@ import xxhash
 from rig.writing_desk import ATTRIBUTES, Desk, crash, in_trio
 from tiercache.errors import InvalidArgument
 from tiercache.journal import Journal
+from tiercache.model import PartedUpload
 from tiercache.writeback.export import MANIFEST, Exported, export_staged
 
 
@@ -60,6 +61,8 @@ async def test_each_kind_of_file_has_its_place_and_only_sound_ones_count_as_whol
     desk = desk_at(tmp_path / "node")
     await desk.stage("open", b"half")
     await desk.stage("unpublished", b"writer died", published=False)
+    spilled = await desk.stage("spilled", b"\0\0\0\0rest", published=False)
+    await desk.journal.put(desk.record(spilled)._replace(parted=PartedUpload("the store's", 0)))
     link = await desk.save("link", b"../target")
     await desk.journal.put(desk.record(link)._replace(link_target=b"../target"))
     await desk.save("twice", b"older")
@@ -80,10 +83,11 @@ async def test_each_kind_of_file_has_its_place_and_only_sound_ones_count_as_whol
     assert (out / "files" / place(desk, "torn")).read_bytes() == b"0123"
     assert (out / "superseded" / place(desk, "twice")).read_bytes() == b"older"
     assert (out / "unpublished" / place(desk, "unpublished")).read_bytes() == b"writer died"
+    assert (out / "spilled" / place(desk, "spilled")).read_bytes() == b"\0\0\0\0rest"
     assert (out / "lost" / place(desk, "lost")).read_bytes() == b"lost bytes"
     assert lines[f"lost/{place(desk, 'lost')}"]["last_error"] == "bad luck"
     assert {path.read_bytes() for path in (out / "unnamed").iterdir()} == {b"nobody's", b"odd"}
-    assert done.files == 9
+    assert done.files == 10
     whole = {path for path, line in lines.items() if line["whole"]}
     assert whole == {
         f"files/{place(desk, 'twice')}",
