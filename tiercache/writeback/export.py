@@ -44,7 +44,8 @@ def export_staged(cache_dir: Path, target: Path, progress: Callable[[int, int], 
     """Copy every staged file below ``target``, an empty or new directory: ``files/SCHEME/HOST/KEY`` what was to go up,
     beside it ``conflict``, ``lost``, ``unpublished``, ``spilled`` (of which the beginning went up while it was written
     and is zeros here), ``superseded`` (older states of a name), ``unnamed`` and ``symlinks``: what was to become one is
-    a file that holds its target, so that none leads out of here. The manifest has a line for each. ``progress`` is told the bytes done, and of how many. Reads only."""
+    a file that holds its target, so that none leads out of here. The manifest has a line for each. ``progress`` is told
+    the bytes done, and of how many. Reads only."""
     staging = cache_dir / "staging"
     if not staging.is_dir():
         raise InvalidArgument(f"{cache_dir}: no staged files are kept there; give a cache directory, or a copy of one")
