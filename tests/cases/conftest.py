@@ -1,5 +1,5 @@
 """Fixtures of cases: mounts over an S3 server."""
 
-from rig.mount_fixtures import bucket_client, mountpoint, s3
+from rig.mount_fixtures import bucket_client, driver, mountpoint, s3
 
-__all__ = ["bucket_client", "mountpoint", "s3"]
+__all__ = ["bucket_client", "driver", "mountpoint", "s3"]
