@@ -54,11 +54,12 @@ class File:
         for promise in self.promises.values():
             promise.states.append(data)
 
-    def acknowledge(self, level: Durability, *, linked: bool) -> None:
-        """What it is now outlives what the level promises."""
+    def acknowledge(self, level: Durability, present: Collection[str]) -> None:
+        """What it is now outlives what the level promises, under its ``present`` names and those that it gets."""
+        since = min(len(self.names) - 1 - self.names[::-1].index(name) for name in present)
         for loss in Loss:
             if level >= loss.value:
-                self.promises[loss] = Promise([self.data], 0 if linked else len(self.names) - 1)
+                self.promises[loss] = Promise([self.data], since)
 
     def survived(self, loss: Loss, found: Mapping[str, bytes], told: Collection[str]) -> bool:
         """Whether what was promised of it is kept: by the bytes of a name, by being told of, or by a file that took its
@@ -130,7 +131,11 @@ class Model:
     def move(self, source: str, target: str) -> None:
         """A file, or a directory with all in it."""
         if source in self.files:
-            self.put(target, self.files.pop(source))
+            file = self.files.pop(source)
+            if (promise := file.promises.get(Loss.NODE)) is not None and len(promise.states) > 1:
+                # What the origin has goes with the old name, before it has what was written.
+                del file.promises[Loss.NODE]
+            self.put(target, file)
             return
         for path in [source, *self.below(source)]:
             moved = target + path[len(source) :]
@@ -141,6 +146,6 @@ class Model:
                 self.directories.add(moved)
 
     def acknowledge(self, file: File, level: Durability) -> None:
-        file.acknowledge(level, linked=self.count(file) > 1)
+        file.acknowledge(level, {path for path, other in self.files.items() if other is file})
         if file.promises:
             self.losable.add(file)

@@ -24,17 +24,15 @@ class MountRules(Ends):
     def create(self, path: str, flags: int) -> None:
         self.settle(path)
         model = self.model
-        if model.bad_parent(path):
-            with refused(*NOWHERE):
-                self.at(path)
-            return
         errors: tuple[type[BaseException], ...] = ()
-        if flags & os.O_EXCL and model.exists(path):
+        if model.bad_parent(path):
+            errors = NOWHERE
+        elif flags & os.O_EXCL and model.exists(path):
             errors = (FileExistsError,)
         elif path in model.directories:
             errors = (IsADirectoryError,)
-        node, name = self.at(path)
         with refused(*errors):
+            node, name = self.at(path)
             _, opened = self.run(self.node.vfs.files.create, node, name, 0o644, flags | os.O_CREAT | os.O_RDWR, ME)
         if errors:
             return

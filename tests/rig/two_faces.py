@@ -36,7 +36,7 @@ TOLD = (StagedState.CONFLICT, StagedState.LOST)
 
 
 def fsync_level(path: str) -> Durability:
-    return Durability[ACKS[path.rpartition("/")[2]].upper()]
+    return Durability[ACKS.get(path.rpartition("/")[2], "local").upper()]
 
 
 def close_level(path: str) -> Durability:
