@@ -44,7 +44,8 @@ class _State(NamedTuple):
 
 class _File:
     def __init__(self, fd: int, durable_name: str | None) -> None:
-        self.fd = os.dup(fd)  # its bytes are needed when its last name is gone
+        # Its bytes are needed when its last name is gone. For reading alone: who has it open otherwise may write it.
+        self.fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self.durable_name = durable_name
         self.states = [_State(b"", 0)]
         """What is durable, and all that it was since."""
