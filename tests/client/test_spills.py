@@ -61,6 +61,12 @@ class Ground:
     def staged(self) -> list[str]:
         return [name for name in os.listdir(self.client.cache_dir / "staging") if name.isdigit()]
 
+    def clean_up(self) -> None:
+        """Wait until the engine has noticed that a writer is gone, and nothing is left of what it wrote."""
+        while self.staged() or self.store.unfinished:
+            self.client.drain(PATIENCE_S)
+        self.client.drain(PATIENCE_S)
+
     def figure(self, name: str) -> float:
         found = self.client.status()["metrics"][name]
         assert isinstance(found, int | float)
@@ -158,8 +164,7 @@ def test_an_append_goes_up_over_what_it_was_made_from_and_over_nothing_else(
     with pytest.raises(Changed):
         writer.close()
     assert ground.bucket.get("b") == b"somebody else's"
-    while ground.staged() or ground.store.unfinished:  # its connection is gone, and the engine cleans up
-        ground.client.drain(PATIENCE_S)
+    ground.clean_up()
 
 
 def test_what_went_to_the_origin_is_neither_read_as_zeros_nor_changed(ground: Ground, origin: RemoteOrigin) -> None:
@@ -231,8 +236,7 @@ def killed_in_the_middle(ground: Ground, origin: RemoteOrigin) -> None:
 def test_a_writer_that_is_killed_leaves_no_parts_and_the_old_content(ground: Ground, origin: RemoteOrigin) -> None:
     ground.bucket.put("a", b"old")
     killed_in_the_middle(ground, origin)
-    while ground.store.unfinished or ground.staged():
-        ground.client.drain(PATIENCE_S)
+    ground.clean_up()
     assert origin.cat(b"a") == b"old"
     assert ground.figure("staged_bytes") == 0
 
@@ -280,6 +284,7 @@ def test_parts_that_others_abort_are_told_as_an_error(ground: Ground, origin: Re
     ground.store.forget()
     with pytest.raises(TierCacheError, match="gone"):
         writer.close()
+    ground.clean_up()
     assert ground.bucket.keys() == []
 
 
@@ -292,8 +297,7 @@ def test_one_whose_directory_is_moved_meanwhile_is_told_and_leaves_nothing(
     origin.rename(b"old", b"new")
     with pytest.raises(Changed, match="renamed while it was written"):
         writer.close()
-    while ground.staged() or ground.store.unfinished:
-        ground.client.drain(PATIENCE_S)
+    ground.clean_up()
     assert ground.bucket.keys() == ["new/other"]
 
 
