@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 
 import trio
 
@@ -260,11 +261,13 @@ class Copies:
 
     async def distrust_all(self) -> None:
         """Nothing on the NVMe tier's disk counts as checked any more, for clients neither."""
-        versions = [version for version, record in self.records.all() if copy_in(record, Tier.NVME) is not None]
-        for start in range(0, len(versions), DISTRUSTED_AT_ONCE):
+        records = self.records.all()
+        while portion := list(islice(records, DISTRUSTED_AT_ONCE)):
             with self.records.batch():
-                for version in versions[start : start + DISTRUSTED_AT_ONCE]:
-                    self._distrust(version)
+                for version, record in portion:
+                    copy = copy_in(record, Tier.NVME)
+                    if copy is not None and copy.verified_run:
+                        self._distrust(version)
             await trio.lowlevel.checkpoint()
 
     def _distrust(self, version: VersionId) -> None:
