@@ -132,9 +132,8 @@ class Model:
         """A file, or a directory with all in it."""
         if source in self.files:
             file = self.files.pop(source)
-            if (promise := file.promises.get(Loss.NODE)) is not None and len(promise.states) > 1:
-                # What the origin has goes with the old name, before it has what was written.
-                del file.promises[Loss.NODE]
+            promise = file.promises.get(Loss.NODE)
+            self._leave(file, sent=promise is not None and len(promise.states) == 1)
             self.put(target, file)
             return
         for path in [source, *self.below(source)]:
@@ -144,6 +143,16 @@ class Model:
             else:
                 self.directories.discard(path)
                 self.directories.add(moved)
+
+    def _leave(self, file: File, *, sent: bool) -> None:
+        """What the origin has under the old name of a file that is not ``sent``, of it or of one that it replaced, goes
+        before the origin has what was written."""
+        if sent:
+            return
+        file.promises.pop(Loss.NODE, None)
+        for older in self.losable:
+            if older.successor is not None and older.successor[0] is file:
+                self._leave(older, sent=False)
 
     def acknowledge(self, file: File, level: Durability) -> None:
         file.acknowledge(level, {path for path, other in self.files.items() if other is file})

@@ -148,7 +148,8 @@ class MountRules(Ends):
         errors = (FileExistsError,) if self.model.exists(path) else ()
         with refused(*errors):
             self.run(self.node.vfs.mkdir, node, name, 0o755, ME)
-        self.model.directories.add(path)
+        if not errors:
+            self.model.directories.add(path)
 
     @rule(path=PATHS)
     def rmdir(self, path: str) -> None:
