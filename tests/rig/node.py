@@ -105,6 +105,12 @@ class Kernel:
     def descriptor(self, backing_id: int) -> int:
         return self._lent[backing_id]
 
+    def write(self, backing_id: int, offset: int, data: bytes) -> None:
+        """As by a file of the kernel's own, opened as the program has opened it."""
+        fd = os.open(f"/proc/self/fd/{self._lent[backing_id]}", os.O_WRONLY)
+        os.pwrite(fd, data, offset)
+        os.close(fd)
+
     def forget(self) -> None:
         """The machine was started anew."""
         for number in list(self._lent):
@@ -155,7 +161,14 @@ class Node:
                 **settings,
             }
         )
-        protocol = url.partition("://")[0]
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        """A process that uses fsspec, the first one or after the machine was started anew."""
+        client = clients._clients.pop((self.config.cache_dir, "attach"), None)
+        if client is not None:
+            client.close()
+        protocol = self.url.partition("://")[0]
         self.fs = TierCacheFileSystem(
             target_protocol=protocol, cache_dir=str(self.cache_dir), engine="attach", skip_instance_cache=True
         )
@@ -291,6 +304,7 @@ class Node:
         self.kill()
         boot_id = self.disk.cut(rng)
         self._forget_mount()
+        self._begin_process()
         self.disk = LossyDisk(self.cache_dir, power=self.power, boot_id=boot_id)
 
     def lose(self) -> None:
@@ -298,6 +312,7 @@ class Node:
         self.kill()
         self.disk.close()
         self._forget_mount()
+        self._begin_process()
         shutil.rmtree(self.cache_dir)
         self.disk = LossyDisk(self.cache_dir, power=self.power, boot_id=self.disk.boot_id + b"'")
 

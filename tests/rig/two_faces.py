@@ -13,6 +13,7 @@ from rig.inodes import File, Model, parent
 from rig.memory_origin import StoreOrigin
 from rig.node import Node
 from tiercache.errors import Changed, TierCacheError, errno_of, os_error
+from tiercache.filesystem import TierCacheFileSystem
 from tiercache.fuse.attributes import Caller
 from tiercache.fuse.nodes import ROOT_NODE
 from tiercache.model import Durability, Key, StagedState
@@ -111,7 +112,6 @@ class Faces:
         self.place = "bucket/" if self.store else "/"
         url = "s3://bucket" if self.store else "file:///"
         self.node = Node(self.base, origin, url, root, ttl_s=self.ttl_s, lends=self.lends, rules=RULES)
-        self.fs = self.node.fs
 
     def begin(self, paths: set[str], size: int) -> None:
         """Some files are at the origin before we are."""
@@ -123,6 +123,10 @@ class Faces:
             self.put_at_origin(path, data)
             self.adopt(path, data)
         self.node.start()
+
+    @property
+    def fs(self) -> TierCacheFileSystem:
+        return self.node.fs
 
     # -- helpers ------------------------------------------------------------------------------------
 
@@ -190,11 +194,20 @@ class Faces:
 
     def read(self, path: str) -> bytes:
         """Through the mount."""
-        opened = self.run(self.node.vfs.files.open, self.node_of(path), os.O_RDONLY, ME)
+        opened = self.open_as_kernel(path, os.O_RDONLY)
         try:
             return self.read_open(opened.handle, opened.backing_id)
         finally:
             self.run(self.node.vfs.files.release, opened.handle)
+
+    def open_as_kernel(self, path: str, flags: int) -> Any:
+        """What is stale is looked up again, once."""
+        try:
+            return self.run(self.node.vfs.files.open, self.node_of(path), flags, ME)
+        except OSError as error:
+            if error.errno != STALE:
+                raise
+        return self.run(self.node.vfs.files.open, self.node_of(path), flags, ME)
 
     def read_open(self, number: int, backing: int) -> bytes:
         if backing:
@@ -250,7 +263,8 @@ class Faces:
         listed = {f"{directory}/{line.name.decode()}".lstrip("/") for line in lines if line.name not in (b".", b"..")}
         assert listed - contested == expected, (directory, listed, expected)
         names = self.fs.ls(self.place + directory, detail=False)
-        assert {name.removeprefix(self.place) for name in names} - contested == expected, directory
+        shown = {name.removeprefix(self.place) for name in names}
+        assert shown - contested == expected, (directory, shown, expected)
 
     def look_at(self, path: str, file: File) -> None:
         assert self.read(path) == file.data, path
