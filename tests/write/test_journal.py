@@ -20,14 +20,21 @@ from tiercache.errors import Broken, JournalDamaged, NoSpace
 from tiercache.journal import (
     ConditionKind,
     DirectoryMove,
+    Intent,
     Journal,
+    Member,
     OriginSource,
+    Phase,
     StagedRecord,
+    TreeChange,
+    TreePart,
     fresh_upload_id,
     is_earlier_seal,
     next_upload_id,
 )
-from tiercache.journal.records import DamagedRow, decode, encode
+from tiercache.journal.intents import decode_row, encode_row
+from tiercache.journal.records import DamagedRow, decode, encode, frame
+from tiercache.journal.rescue import read_journal
 from tiercache.model import Attributes, BaseVersion, OriginId, PartedUpload, StagedState
 
 ORIGIN = OriginId(b"12345678")
@@ -74,6 +81,19 @@ FULL = StagedRecord(
     torn=True,
     link_target=b"../\xff",
     first_seal=18,
+    part_of=TreePart(TreeChange.RETURN, b"a\xff", b"c", 3, True, 18),
+)
+
+INTENT = Intent(
+    9,
+    Phase.MOVED,
+    ORIGIN,
+    OriginSource("s3://bucket", "s3fs", {"anon": True}),
+    b"d\xff",
+    b"e",
+    (Member(b"/a", "e1", 19, "e2"), Member(b"//", "e3", 20, None)),
+    (b"/sub", b""),
+    True,
 )
 
 
@@ -83,6 +103,29 @@ def test_a_row_comes_back_as_it_was_written(original: StagedRecord) -> None:
     assert back == original._replace(source=original.source._replace(options=dict(original.source.options)))
     assert isinstance(back.state, StagedState)
     assert isinstance(back.condition, ConditionKind)
+
+
+def test_an_intent_comes_back_as_it_was_written() -> None:
+    assert decode_row(encode_row(INTENT)) == INTENT
+    with pytest.raises(DamagedRow, match="another format"):
+        decode_row(frame({"intent": [1, 2]}))
+
+
+@in_trio
+async def test_an_intent_is_no_staged_file_and_stays_until_it_is_dropped(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    await journal.apply(put=[record(1), INTENT])
+    journal._env.close()
+    assert [r.id for r in read_journal(tmp_path / "journal").records] == [1]
+    again = Journal(tmp_path / "journal")
+    assert (again.intents(), [r.id for r in again.records()], again.last_id) == ([INTENT], [1], INTENT.id)
+    again.put_later(put=[INTENT._replace(phase=Phase.COPYING)])
+    be_killed(again)
+    third = Journal(tmp_path / "journal")
+    assert [intent.phase for intent in third.intents()] == [Phase.COPYING]
+    await third.drop(INTENT.id)
+    assert third.intents() == []
+    third.close()
 
 
 def _row(record_format: int, payload: object) -> bytes:

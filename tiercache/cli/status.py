@@ -39,7 +39,7 @@ def print_engine(status: dict[str, Any]) -> None:
     parts: list[Any] = ["", _tiers(status), *_out_of_use(status), ""]
     if status["mounts"]:
         parts += [_mounts(status["mounts"]), ""]
-    console.print(Group(*parts, _dirty_line(status), *_dirty(status["dirty"])))
+    console.print(Group(*parts, _dirty_line(status), *_dirty(status["dirty"]), *_changes(status.get("changes", []))))
 
 
 def _tiers(status: dict[str, Any]) -> Table:
@@ -107,6 +107,23 @@ def _dirty(dirty: dict[str, Any]) -> Iterator[Text]:
             yield Text(f"        last error: {file['last_error']}")
     if dirty["files"] > DIRTY_SHOWN_MAX:
         yield Text(f"and {dirty['files'] - DIRTY_SHOWN_MAX} more")
+
+
+_CHANGES = {
+    "move": "is being moved to",
+    "removal": "is being removed",
+    "return": "stays: the copies of an unfinished move go from",
+}
+
+
+def _changes(changes: list[dict[str, Any]]) -> Iterator[Text]:
+    for change in changes[:DIRTY_SHOWN_MAX]:
+        yield Text(f"{change['path']} {_CHANGES[change['change']]} {change['target']}".rstrip())
+        yield Text(f"        {change['state']}, {format_count(change['left'], 'name')} left, {change['failed']} failed")
+        if change["last_error"]:
+            yield Text(f"        last error: {change['last_error']}")
+    if len(changes) > DIRTY_SHOWN_MAX:
+        yield Text(f"and {len(changes) - DIRTY_SHOWN_MAX} more")
 
 
 _LEVELS = {"memory": "this node's memory", "local": "this node's disk", "origin": "the origin"}

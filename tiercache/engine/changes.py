@@ -6,13 +6,15 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from tiercache.engine.bulk import directories_by_depth, for_each, ignoring
+from tiercache.engine.bulk import ignoring
 from tiercache.engine.entries import absent_entry, attributes_of, entry_of, now_ns, with_attributes
 from tiercache.engine.files import Files
+from tiercache.engine.giving_way import GivingWay
 from tiercache.engine.names import Names, show
 from tiercache.engine.parting import Parting
 from tiercache.engine.promises import inherited
 from tiercache.engine.tree import Tree
+from tiercache.engine.tree_removals import TreeRemovals
 from tiercache.engine.writes import Writes
 from tiercache.errors import (
     Absent,
@@ -35,7 +37,14 @@ class Changes:
     """The operations that make and remove names; ``renames`` moves them."""
 
     def __init__(
-        self, tree: Tree, names: Names, files: Files, writes: Writes, parting: Parting, writeback: WriteBack
+        self,
+        tree: Tree,
+        names: Names,
+        files: Files,
+        writes: Writes,
+        parting: Parting,
+        giving_way: GivingWay,
+        writeback: WriteBack,
     ) -> None:
         self._tree = tree
         self._names = names
@@ -43,6 +52,7 @@ class Changes:
         self._writes = writes
         self._parting = parting
         self._writeback = writeback
+        self._removals = TreeRemovals(tree, names, writes, giving_way, writeback, self._unlink_held)
 
     # -- making -------------------------------------------------------------------------------------
 
@@ -53,10 +63,26 @@ class Changes:
         tree = self._tree
         async with tree.hold(key):
             attributes = attributes._replace(xattrs=inherited(tree.entry(parent_of(key))))
-            make = partial(tree.origin.make_directory, key, attributes)
+            left = key in tree.retracted(key)
+            prefixes: list[ObjectStat] = []
+
+            def make() -> ObjectStat:
+                try:
+                    return tree.origin.make_directory(key, attributes)
+                except Exists:
+                    # What was there is absent for us, but the origin does not let us remove all of it yet.
+                    stat = tree.origin.stat(key) if left else None
+                    if stat is None or stat.kind is not Kind.DIRECTORY:
+                        raise
+                    prefixes.append(stat)
+                    return stat
+
             made = await self._make(key, Kind.DIRECTORY, make, attributes, resumed=resumed)
             tree.kept_directories.discard(key)
-            tree.marked_directories.add(key)
+            if prefixes:
+                self.keep(key)
+            else:
+                tree.marked_directories.add(key)
             if not resumed:
                 tree.catalog.put_listing(tree.origin_id, key, (), now_ns())  # nothing is in it yet
             return made
@@ -104,6 +130,7 @@ class Changes:
             if not resumed:
                 raise
             return await self._made_before(key, kind, attributes)
+        self._writeback.taken(self._tree.origin_id, key)
         return self._made(key, stat, attributes)
 
     async def _made_before(self, key: Key, kind: Kind, attributes: Attributes) -> Entry:
@@ -302,44 +329,17 @@ class Changes:
         await self.mark(parent_of(key), key)
 
     async def remove_tree(self, directory: Key) -> None:
-        """Delete everything below ``directory`` and itself, names without a POSIX spelling included."""
+        """Delete everything below ``directory`` and itself, names without a POSIX spelling included. A crash leaves the
+        rest of it to be done; a failure is told, and what is left shows itself."""
         async with self._tree.hold(directory):
-            await self._remove_tree_held(directory)
-
-    async def _remove_tree_held(self, directory: Key) -> None:
-        tree = self._tree
-        staged = [live for live in tree.live if live.staged and live.key and is_below(live.key, directory)]
-        for live in staged:
-            # Once for each of its names; one that arrives meanwhile is an object like the others, which the walk finds.
-            key = None
-            while live.staged and live.key != key and live.key is not None and is_below(live.key, directory):
-                key = live.key
-                await self._part_from_tree(key, directory)
-        opened = [live for live in tree.live if live.handles and live.key and is_below(live.key, directory)]
-        for live in opened:
-            await self._parting.keep_readable(live)
-        try:
-            stats = await tree.call(lambda: list(tree.origin.walk(directory)))
-        except Absent:
-            stats = []
-        files = [stat.key for stat in stats if stat.kind is not Kind.DIRECTORY]
-        await for_each(tree, files, lambda key: tree.origin.delete(key))
-        # What cancelled uploads bring late would make a real directory look full.
-        await self._writeback.settle_below(tree.origin_id, directory)
-        for level in directories_by_depth(stats, directory):
-            await for_each(tree, level, tree.origin.remove_directory)
-        self._forget_tree(directory)
-        for live in opened:
-            self._parting.lost(live, directory)
-
-    async def _part_from_tree(self, key: Key, directory: Key) -> None:
-        """A file below a directory that is removed has staged bytes: they go with it, or stay with a name elsewhere."""
-        entry = await self._names.find(key)
-        if entry is None:
-            return  # it arrived meanwhile, and others removed it
-        outside = [name for name in self._tree.names_of(entry.inode) if not is_below(name, directory)]
-        if not outside or not await self._writes.closes.leave_with(outside[0], key, entry):
-            await self._unlink_held(key, keep_directory=False)
+            opened = [live for live in self._tree.live if live.handles and not live.staged]
+            opened = [live for live in opened if live.key and is_below(live.key, directory)]
+            for live in opened:
+                await self._parting.keep_readable(live)
+            await self._removals.remove(directory)
+            self._forget_tree(directory)
+            for live in opened:
+                self._parting.lost(live, directory)
 
     def _forget_tree(self, directory: Key) -> None:
         tree = self._tree

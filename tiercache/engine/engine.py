@@ -27,6 +27,7 @@ from tiercache.engine.orphans import Orphans
 from tiercache.engine.parts import Parts
 from tiercache.engine.promises import Promises
 from tiercache.engine.status import Status
+from tiercache.engine.tree_intents import follow
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
 from tiercache.errors import ConfigError, TierCacheError, Unsupported
@@ -229,10 +230,18 @@ class Engine:
     async def _recover(self) -> None:
         """Bring journal, files and catalog together again. Origins are asked later, by the uploads themselves."""
         await self.mounts.inherit()
-        for record in [*self.journal.records(), *self.journal.retractions()]:
-            await self.trees.prepare(record)
+        intents = self.journal.intents()
+        for origin, source in [
+            *((record.origin, record.source) for record in [*self.journal.records(), *self.journal.retractions()]),
+            *((intent.origin, intent.source) for intent in intents),
+        ]:
+            await self.trees.prepare(origin, source)
         self._kept_checkpoints.recall()  # before anything is evicted
         recovered = await self.cache.recover()
+        for intent in intents:
+            tree = self.trees.get(intent.origin)
+            if tree is not None:
+                follow(tree, self.cache, intent)
         self.orphans.sweep(self.mounts.inherited_inodes())
         report = await self.writeback.recover(self._is_written_still)
         log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
@@ -298,8 +307,8 @@ class Engine:
             self.writeback.try_again(record.id, error)
 
     def holds_work(self) -> bool:
-        """Whether something is mounted, or staged bytes still have to reach an origin."""
-        if len(self.mounts):
+        """Whether something is mounted, staged bytes have to reach an origin, or a directory's change has to end."""
+        if len(self.mounts) or self.writeback.trees.goes_on():
             return True
         settled = (StagedState.CONFLICT, StagedState.LOST)
         return any(

@@ -14,6 +14,7 @@ from tiercache.engine.client_files import ClientFiles
 from tiercache.engine.conflicts import Conflicts
 from tiercache.engine.entries import attributes_of, now_ns
 from tiercache.engine.files import Files
+from tiercache.engine.giving_way import GivingWay
 from tiercache.engine.handle import Handle
 from tiercache.engine.live import live_entry
 from tiercache.engine.names import Names, show
@@ -48,7 +49,8 @@ class Namespace:
         parting = Parting(tree, self.names, self.files, self.writes)
         self.client_files = ClientFiles(tree, self.names, self.files, self.writes, parting, parts)
         self._writeback = parts.writeback
-        self.changes = Changes(tree, self.names, self.files, self.writes, parting, parts.writeback)
+        giving_way = GivingWay(tree, self.writes, parts)
+        self.changes = Changes(tree, self.names, self.files, self.writes, parting, giving_way, parts.writeback)
         self.renames = Renames(
             tree, self.names, self.files, self.writes, self.client_files, self.changes, parting, parts
         )

@@ -77,15 +77,14 @@ class Resumption:
     async def _finish_move(self, source: Key, target: Key, entry: Entry, at_target: Entry | None) -> bool:
         replaced = at_target if at_target is not None and at_target.kind is not Kind.ABSENT else None
         if entry.kind is Kind.DIRECTORY and not self._tree.can(Capability.RENAME):
+            return False  # the start has made nothing of it, or all
+        stat = await self._stat(target)
+        if stat is None or await self._stat(source) is not None:
+            return False
+        if entry.kind is Kind.DIRECTORY:
             await self._renames.directories.move(source, target, resumed=True)
         else:
-            stat = await self._stat(target)
-            if stat is None or await self._stat(source) is not None:
-                return False
-            if entry.kind is Kind.DIRECTORY:
-                await self._renames.directories.move(source, target, resumed=True, moved_there=True)
-            else:
-                await self._finish_file(source, target, entry, replaced, stat)
+            await self._finish_file(source, target, entry, replaced, stat)
         self._changes.keep(parent_of(source))
         self._renames.told(source, target, entry, replaced)
         await self._changes.mark(parent_of(source), source)
@@ -110,7 +109,7 @@ class Resumption:
             if not left:
                 return  # somebody was faster
             entry = tree.entry(move.source)
-            await self._renames.directories.move(move.source, move.target, resumed=True, moved_there=True)
+            await self._renames.directories.move(move.source, move.target, resumed=True)
             for key in (move.source, move.target):
                 tree.doubt(parent_of(key))
                 tree.changed(key, entry.inode if entry is not None else 0)

@@ -28,7 +28,7 @@ class Status:
         self._engine = engine
 
     def engine(self) -> dict[str, Any]:
-        """``{"engine", "tiers", "dirty", "uploads", "mounts", "metrics"}``; sizes in bytes, times in seconds."""
+        """``{"engine", "tiers", "dirty", "changes", "uploads", "mounts", "metrics"}``; bytes, seconds."""
         engine = self._engine
         figures = engine.metrics.snapshot()
         return {
@@ -42,6 +42,7 @@ class Status:
             },
             "tiers": {tier: _tier(figures, tier) for tier in ("ram", "nvme")},
             "dirty": self._dirty(),
+            "changes": self._changes(),
             "uploads": {
                 "in_flight": _figure(figures, "uploads_in_flight"),
                 "committed": _figure(figures, "uploads_total", "committed"),
@@ -85,6 +86,21 @@ class Status:
                     }
                 )
         return {"files": len(files), "bytes": total_bytes, "states": states, "list": listed}
+
+    def _changes(self) -> list[dict[str, Any]]:
+        """Directories that are being moved or removed object by object, and what killed engines left of that."""
+        return [
+            {
+                "change": change.change,
+                "state": "failed" if change.failed else "under way",
+                "path": self.spell(change.origin, change.directory),
+                "target": self.spell(change.origin, change.target) if change.target else "",
+                "left": change.left,
+                "failed": change.failed,
+                "last_error": change.last_error,
+            }
+            for change in self._engine.writeback.trees.status()
+        ]
 
     def spell(self, origin: OriginId, key: Key) -> str:
         """A name as users know it, without the endpoint."""

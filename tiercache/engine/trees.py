@@ -105,19 +105,18 @@ class Trees:
             # A prefix or file that is not there yet is no fault; an absent bucket raises at its root.
             asking.stat(b"")
 
-    async def prepare(self, record: StagedRecord) -> None:
+    async def prepare(self, identity: OriginId, source: OriginSource) -> None:
         """Open the origin that a staged file belongs to, without asking it anything: it may be down just now.
         One that cannot be opened (its settings are gone) leaves the file staged, and the reason in its status."""
-        if record.origin in self._trees:
+        if identity in self._trees:
             return
-        source = record.source
         try:
             origin, _ = await trio.to_thread.run_sync(lambda: self._open(source.url, source.client, source.options))
         except TierCacheError as error:
             log.error("%s: cannot be opened, its staged files wait: %s", source.url, error)
-            self._failures[record.origin] = error
+            self._failures[identity] = error
             return
-        self._add(record.origin, origin, source, source.client, {})
+        self._add(identity, origin, source, source.client, {})
 
     def origin_of(self, record: StagedRecord) -> Origin:
         """The origin that a staged file goes to; the error that keeps it from being opened if there is one."""

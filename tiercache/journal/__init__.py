@@ -1,11 +1,14 @@
 """The durable list of staged files: what the origin does not have yet, and where it is to go."""
 
+from tiercache.journal.intents import Intent, Member, Phase
 from tiercache.journal.journal import Journal
 from tiercache.journal.records import (
     ConditionKind,
     DirectoryMove,
     OriginSource,
     StagedRecord,
+    TreeChange,
+    TreePart,
     fresh_upload_id,
     is_earlier_seal,
     next_upload_id,
@@ -14,9 +17,14 @@ from tiercache.journal.records import (
 __all__ = [
     "ConditionKind",
     "DirectoryMove",
+    "Intent",
     "Journal",
+    "Member",
     "OriginSource",
+    "Phase",
     "StagedRecord",
+    "TreeChange",
+    "TreePart",
     "fresh_upload_id",
     "is_earlier_seal",
     "next_upload_id",

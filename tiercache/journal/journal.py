@@ -13,8 +13,9 @@ import trio
 from tiercache import durable, fork
 from tiercache.errors import Broken, DiskFull, JournalDamaged, NoSpace
 from tiercache.full_disk import means_full_disk
+from tiercache.journal.intents import Intent, Row, decode_row, encode_row
 from tiercache.journal.pending import Change, Pending
-from tiercache.journal.records import DamagedRow, StagedRecord, decode, encode
+from tiercache.journal.records import DamagedRow, StagedRecord
 from tiercache.metrics import Metrics
 from tiercache.model import Key, OriginId, StagedState
 
@@ -30,7 +31,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Journal:
-    """One record per staged file. Used from one trio thread; commits run in a worker thread.
+    """One record per staged file, and one intent per directory that is being changed object by object. Used from one
+    trio thread; commits run in a worker thread.
 
     ``put`` and ``drop`` change the memory copy at once and return when the change is durable. Callers that wait
     together share one commit. After a failed commit the memory copy stays as it is, every waiting caller gets the
@@ -52,6 +54,7 @@ class Journal:
         self._staging_directory = staging_directory
         self._metrics = metrics
         self._records: dict[int, StagedRecord] = {}
+        self._intents: dict[int, Intent] = {}
         self._by_lane: dict[tuple[OriginId, Key], dict[int, None]] = {}
         # Ids whose row on disk differs from memory, each commit's work list; ordered for the sake of tests.
         self._owed: dict[int, None] = {}
@@ -106,6 +109,13 @@ class Journal:
         pool = self._records.values() if origin is None else self._lane(origin, key)
         return [record for record in pool if record.state is StagedState.CANCELLED]
 
+    def intents(self) -> list[Intent]:
+        """The moves and removals of directories that are under way, oldest first."""
+        return [self._intents[intent_id] for intent_id in sorted(self._intents)]
+
+    def _row(self, row_id: int) -> Row | None:
+        return self._records.get(row_id) or self._intents.get(row_id)
+
     def _lane(self, origin: OriginId, key: Key) -> list[StagedRecord]:
         lane = [self._records[staged_id] for staged_id in self._by_lane.get((origin, key), ())]
         return sorted(lane, key=lambda record: record.rank)
@@ -126,36 +136,36 @@ class Journal:
     async def drop_many(self, staged_ids: Iterable[int]) -> None:
         await self.apply(drop=staged_ids)
 
-    async def apply(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
+    async def apply(self, *, put: Iterable[Row] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
         """Several changes in one transaction. ``undo``: after a failed commit they have not happened in memory either,
         but for records that were changed again meanwhile."""
         await self._change(put, drop, undo=undo, durable=True)
 
-    async def recovered(self, *, put: Iterable[StagedRecord], drop: Iterable[int]) -> None:
+    async def recovered(self, *, put: Iterable[Row], drop: Iterable[int]) -> None:
         """What a start makes of the records, and with it, in one transaction, that the start has seen this boot of the
         machine. Alone, that would let a start that does not get so far hide a power cut from the next one."""
         self._recovered = True
         await self.apply(put=put, drop=drop)
 
-    async def note(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
+    async def note(self, *, put: Iterable[Row] = (), drop: Iterable[int] = (), undo: bool = False) -> None:
         """The same for what is not promised to survive a power cut: a killed engine does not lose it, and the commit
         follows by itself. Waits for the disk only when that cannot take the note."""
         await self._change(put, drop, undo=undo, durable=False)
 
-    def note_now(self, put: Iterable[StagedRecord]) -> bool:
+    def note_now(self, put: Iterable[Row]) -> bool:
         """``note`` where nothing has to be waited for; else False, and nothing has changed."""
         if not self._pending.complete:
             return False
         put = list(put)
-        before = {record.id: self._records.get(record.id) for record in put}
+        before = {record.id: self._row(record.id) for record in put}
         self.put_later(put=put)
         if not self._pending.complete:  # the disk is full: whoever waits for the commit is told
             self._set_later(before)
         return self._pending.complete
 
-    async def _change(self, put: Iterable[StagedRecord], drop: Iterable[int], *, undo: bool, durable: bool) -> None:
-        wanted: dict[int, StagedRecord | None] = {**dict.fromkeys(drop), **{record.id: record for record in put}}
-        before = {staged_id: self._records.get(staged_id) for staged_id in wanted}
+    async def _change(self, put: Iterable[Row], drop: Iterable[int], *, undo: bool, durable: bool) -> None:
+        wanted: dict[int, Row | None] = {**dict.fromkeys(drop), **{record.id: record for record in put}}
+        before = {staged_id: self._row(staged_id) for staged_id in wanted}
         self._set_later(wanted)
         if not durable and self._pending.complete:
             return
@@ -163,18 +173,18 @@ class Journal:
             await self.flush()
         except BaseException:
             if undo:
-                self._set_later({i: before[i] for i, record in wanted.items() if self._records.get(i) is record})
+                self._set_later({i: before[i] for i, record in wanted.items() if self._row(i) is record})
             raise
 
-    def _set_later(self, records: Mapping[int, StagedRecord | None]) -> None:
+    def _set_later(self, records: Mapping[int, Row | None]) -> None:
         gone = [staged_id for staged_id, record in records.items() if record is None]
         self.put_later(put=[record for record in records.values() if record is not None], drop=gone)
 
-    def put_later(self, *, put: Iterable[StagedRecord] = (), drop: Iterable[int] = ()) -> None:
+    def put_later(self, *, put: Iterable[Row] = (), drop: Iterable[int] = ()) -> None:
         """Change the memory copy now; the disk follows with the next commit, whoever asks for it."""
-        put, drop = list(put), [staged_id for staged_id in drop if staged_id in self._records]
+        put, drop = list(put), [staged_id for staged_id in drop if self._row(staged_id) is not None]
         gone = [Change(staged_id, None) for staged_id in drop]
-        self._note(gone + [Change(record.id, encode(record)) for record in put])
+        self._note(gone + [Change(record.id, encode_row(record)) for record in put])
         for staged_id in drop:
             self._forget(staged_id)
         for record in put:
@@ -193,7 +203,7 @@ class Journal:
             covers, owed, pending = self._changed_count, list(self._owed), self._pending.commit_begins()
             self._owed.clear()
             rows = self._rows_of(owed)
-            total = len(self._records)
+            total = self._total()
             # Not to be interrupted: the commit goes on in its thread anyway, and its result decides what is owed.
             with trio.CancelScope(shield=True):
                 try:
@@ -213,10 +223,18 @@ class Journal:
                     raise
 
     def _rows_of(self, staged_ids: Iterable[int]) -> list[tuple[int, bytes | None]]:
-        records = self._records
-        return [(i, encode(records[i]) if i in records else None) for i in staged_ids]
+        rows = [(row_id, self._row(row_id)) for row_id in staged_ids]
+        return [(row_id, None if row is None else encode_row(row)) for row_id, row in rows]
 
-    def _remember(self, record: StagedRecord) -> None:
+    def _total(self) -> int:
+        return len(self._records) + len(self._intents)
+
+    def _remember(self, record: Row) -> None:
+        if isinstance(record, Intent):
+            self._intents[record.id] = record
+            self._owed[record.id] = None
+            self.last_id = max(self.last_id, record.id)
+            return
         old = self._records.get(record.id)
         if old is not None and old.lane != record.lane:
             self._leave_lane(old)
@@ -226,6 +244,9 @@ class Journal:
         self.last_id = max(self.last_id, record.id, record.taken)
 
     def _forget(self, staged_id: int) -> None:
+        if self._intents.pop(staged_id, None) is not None:
+            self._owed[staged_id] = None
+            return
         old = self._records.pop(staged_id, None)
         if old is not None:
             self._leave_lane(old)
@@ -243,7 +264,7 @@ class Journal:
             return
         try:
             if self._owed:
-                self._commit(self._rows_of(self._owed), len(self._records), self.last_id, self._recovered)
+                self._commit(self._rows_of(self._owed), self._total(), self.last_id, self._recovered)
                 self._owed.clear()
             self._pending.clear()
         finally:
@@ -302,7 +323,7 @@ class Journal:
         self._take_up_pending()
         if self._owed or not about:
             # A new journal has nothing to recover.
-            self._commit(self._rows_of(self._owed), len(self._records), self.last_id, not about)
+            self._commit(self._rows_of(self._owed), self._total(), self.last_id, not about)
             self._owed.clear()
         self._pending.clear()
 
@@ -314,7 +335,7 @@ class Journal:
                 self.last_id = max(self.last_id, staged_id)
                 continue
             try:
-                self._remember(decode(row))
+                self._remember(decode_row(row))
             except DamagedRow as error:
                 raise self._damaged(f"a row that was not committed yet: {error}") from error
 
@@ -325,7 +346,7 @@ class Journal:
             raise self._damaged(f"{int(about[b'rows'])} rows were written, {len(rows)} are there")
         for name, value in rows:
             try:
-                self._remember(decode(value))
+                self._remember(decode_row(value))
             except DamagedRow as error:
                 raise self._damaged(f"row {int.from_bytes(name, 'big')}: {error}") from error
         self._owed.clear()

@@ -52,6 +52,34 @@ class DirectoryMove(NamedTuple):
     """The origin's own number of the directory: whoever finds it under ``target`` knows that it was renamed."""
 
 
+class TreeChange(enum.IntEnum):
+    """What an engine was doing to a directory, object by object, when it ended."""
+
+    REMOVAL = 0
+    MOVE = 1
+    RETURN = 2
+    """A move that had deleted nothing yet: its copies go again."""
+
+
+class TreePart(NamedTuple):
+    """Why a CANCELLED row is there: it is what is left to do with one name of such a directory."""
+
+    change: TreeChange
+    directory: Key
+    target: Key
+    step: int
+    """It waits until all rows of the same change with lower steps are done."""
+    is_directory: bool = False
+    """A directory, which goes if it is empty."""
+    modified_ns: int = 0
+    """When the object was last changed: one that was written since stays, even if it has the same bytes."""
+
+    @property
+    def whole(self) -> tuple[TreeChange, Key, Key]:
+        """What the parts of one change have in common."""
+        return self.change, self.directory, self.target
+
+
 class StagedRecord(NamedTuple):
     """One staged file and what is to become of it. Times are nanoseconds since the epoch."""
 
@@ -128,6 +156,9 @@ class StagedRecord(NamedTuple):
     """Number of the first seal since the origin had all bytes of the name, be it of an earlier staged file of the name
     whose place this one took; 0 before."""
 
+    part_of: TreePart | None = None
+    """CANCELLED rows only: the unfinished change of a directory that this is left of."""
+
     @property
     def rank(self) -> int:
         """Of two staged files of one name the higher rank holds the newer bytes."""
@@ -149,21 +180,33 @@ def encode(record: StagedRecord) -> bytes:
     if record.parted is not None:
         fields = fields._replace(parted=record.parted._replace(etags=dict(record.parted.etags)))
     defaults = StagedRecord._field_defaults
-    told = {k: v for k, v in fields._asdict().items() if k not in defaults or v != defaults[k]}
-    payload: bytes = msgpack.packb(told, unicode_errors="surrogateescape")
+    return frame({k: v for k, v in fields._asdict().items() if k not in defaults or v != defaults[k]})
+
+
+def frame(fields: Mapping[str, Any]) -> bytes:
+    """A row of these fields."""
+    payload: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")
     return bytes([RECORD_FORMAT]) + xxhash.xxh3_64_digest(payload) + payload
 
 
 def decode(row: bytes) -> StagedRecord:
     """Back from ``encode``. DamagedRow if the bytes changed or belong to a later format."""
+    return record_of(decode_fields(row))
+
+
+def decode_fields(row: bytes) -> dict[str, Any]:
+    """Back from ``frame``. DamagedRow as in ``decode``."""
     if len(row) < _HEADER_BYTES or row[0] not in (RECORD_FORMAT, _FORMAT_IN_ORDER):
         raise DamagedRow(f"format {row[0] if row else 'none'} instead of {RECORD_FORMAT}")
     payload = row[_HEADER_BYTES:]
     if xxhash.xxh3_64_digest(payload) != row[1:_HEADER_BYTES]:
         raise DamagedRow("wrong checksum")
     fields = msgpack.unpackb(payload, unicode_errors="surrogateescape", strict_map_key=False)
-    if row[0] == _FORMAT_IN_ORDER:
-        fields = dict(zip(StagedRecord._fields, fields, strict=False))
+    return dict(zip(StagedRecord._fields, fields, strict=False)) if row[0] == _FORMAT_IN_ORDER else dict(fields)
+
+
+def record_of(fields: Mapping[str, Any]) -> StagedRecord:
+    """The record with these fields. DamagedRow for one that nobody knows."""
     unknown = fields.keys() - set(StagedRecord._fields)
     if unknown:
         raise DamagedRow(f"unknown fields: {', '.join(sorted(map(str, unknown)))}")
@@ -177,7 +220,13 @@ def decode(row: bytes) -> StagedRecord:
         moves=None if record.moves is None else DirectoryMove(*record.moves),
         base=None if record.base is None else BaseVersion(*record.base),
         parted=None if record.parted is None else PartedUpload(*record.parted),
+        part_of=None if record.part_of is None else _tree_part(record.part_of),
     )
+
+
+def _tree_part(fields: Any) -> TreePart:
+    part = TreePart(*fields)
+    return part._replace(change=TreeChange(part.change))
 
 
 def _attributes(fields: Any) -> Attributes | None:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import lmdb
 
+from tiercache.journal.intents import decode_row
 from tiercache.journal.journal import current_boot_id
 from tiercache.journal.pending import read_pending
-from tiercache.journal.records import DamagedRow, StagedRecord, decode
+from tiercache.journal.records import DamagedRow, StagedRecord
 
 
 class Rescued(NamedTuple):
@@ -36,9 +37,12 @@ def read_journal(directory: Path) -> Rescued:
         if row is None:
             continue
         try:
-            records[staged_id] = decode(row)
+            found = decode_row(row)
         except DamagedRow as error:
             complaints.append(f"row {staged_id}: {error}")
+            continue
+        if isinstance(found, StagedRecord):
+            records[staged_id] = found
     return Rescued([records[staged_id] for staged_id in sorted(records)], "; ".join(complaints))
 
 

@@ -69,8 +69,9 @@ class Drain:
             return False
         if record.state is StagedState.STAGED:
             return record.moves is not None  # it is sealed again as soon as its directory has been renamed
-        failure = self._uploader.failures.get(record.id)
-        tried = failure is not None and failure != self._failed_before.get(record.id)
+        cause = self._uploader.retractions.waits_for(record).id
+        failure = self._uploader.failures.get(cause)
+        tried = failure is not None and failure != self._failed_before.get(cause)
         return not (tried and failure is not None and failure.permanent)
 
     def _tell(self, progress: Callable[[DrainProgress], None] | None) -> None:

@@ -66,8 +66,12 @@ class Order:
         """The directory, or file, whose bytes are to be there before; None if none has to be."""
         if link_target:
             return _pointed_to(key, link_target)
+        return parent_of(key) if self.announces(key) else None
+
+    def announces(self, key: Key) -> bool:
+        """Whether the name tells a reader that others are there."""
         name = name_of(key).decode("utf-8", "surrogateescape")
-        return parent_of(key) if any(fnmatchcase(name, pattern) for pattern in self._patterns) else None
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def _all_ahead(self, record: StagedRecord) -> Iterator[StagedRecord]:
         return (other for other in self._journal.records() if self._is_ahead(other, record))

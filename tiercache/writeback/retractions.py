@@ -1,17 +1,20 @@
-"""Cancelled uploads whose result must not stay at the origin."""
+"""Cancelled uploads whose result must not stay at the origin, and what else is to be removed there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import trio
 
 from tiercache.errors import Absent, Changed, TierCacheError
 from tiercache.journal import Journal, StagedRecord
+from tiercache.memory import Memory
 from tiercache.model import Kind, StagedState
 from tiercache.origins.base import Origin
 from tiercache.writeback.turns import Lane, Turns
+from tiercache.writeback.unfinished import Steps, finish_part
 from tiercache.writeback.unwanted import Unwanted
 from tiercache.writeback.upload import Moved, was_moved
 
@@ -26,12 +29,20 @@ class Retractions:
         turns: Turns,
         threads: trio.CapacityLimiter,
         on_moved: Callable[[StagedRecord], None],
+        memory: Memory,
     ) -> None:
         self._journal = journal
         self._resolve_origin = resolve_origin
         self._turns = turns
         self._threads = threads
         self._on_moved = on_moved
+        self._memory = memory
+        self.steps = Steps(journal.retractions, journal.retraction)
+        """Of what is left of moves and removals of directories, the order."""
+
+    def waits_for(self, record: StagedRecord) -> StagedRecord:
+        """The one that is to be done before this one; or this."""
+        return self.steps.ahead_of(record) or record
 
     def wake(self, lane: Lane) -> None:
         """The record that was to replace their result is not going to do it (any more)."""
@@ -54,9 +65,8 @@ class Retractions:
             return False
         origin = self._resolve_origin(record)
         try:
-            moved = await trio.to_thread.run_sync(
-                retract, origin, record, limiter=self._threads, abandon_on_cancel=True
-            )
+            work = partial(finish_part, memory=self._memory) if record.part_of is not None else retract
+            moved = await trio.to_thread.run_sync(work, origin, record, limiter=self._threads, abandon_on_cancel=True)
         except Exception:
             if not self.was_renewed(record, origin):
                 raise

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
-from tiercache.journal import ConditionKind, DirectoryMove, Journal, OriginSource, StagedRecord, next_upload_id
+from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecord, next_upload_id
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
 from tiercache.writeback.seals import Seals
@@ -109,22 +109,24 @@ class StagedNames:
         await self.settle_below(origin, directory)  # one that had its turn already ends
         return [record for staged_id in ids if (record := self._journal.retraction(staged_id)) is not None]
 
+    def replaced(self, leftovers: Iterable[StagedRecord], keys: Container[Key]) -> None:
+        """Other objects were put where some of these were: there is nothing left to be removed under these names."""
+        gone = [record.id for record in leftovers if record.key in keys]
+        for staged_id in gone:
+            self._uploader.forget(staged_id)
+        self._journal.put_later(drop=gone)
+
+    def taken(self, origin: OriginId, key: Key) -> None:
+        """The name stands for something new at the origin: what an unfinished change of a directory left is not there
+        any more."""
+        rows = [record for record in self._journal.retractions(origin, key) if record.part_of is not None]
+        self.replaced(rows, {key})
+
     def move_leftover(self, staged_id: int, key: Key) -> None:
         """The origin has moved it along with its directory."""
         record = self._journal.retraction(staged_id)
         if record is not None:
             self._journal.put_later(put=[record._replace(key=key, moves=None)])
-
-    async def leave(self, origin: OriginId, source: OriginSource, objects: Iterable[tuple[Key, str]]) -> None:
-        """Objects, by key and etag, were moved and could not be deleted: for us they are absent, and they are deleted
-        as soon as the origin lets us."""
-        left = [
-            StagedRecord(self._staging.new_id(), 0, origin, source, key, StagedState.CANCELLED, base_etag=etag)
-            for key, etag in objects
-        ]
-        await self._journal.apply(put=left)
-        for record in left:
-            self._uploader.turns.add(record)
 
     async def moving(self, staged_ids: Iterable[int], move: DirectoryMove | None) -> None:
         """The origin is about to rename a directory above these files, which are held back; None: it has not done it.
@@ -263,7 +265,8 @@ class StagedNames:
 
     def _retraction_is_due(self, lane: tuple[OriginId, Key]) -> bool:
         return self._uploader.running and any(
-            record.id not in self._uploader.failures and self._uploader.turns.waits(record)
+            self._uploader.retractions.waits_for(record).id not in self._uploader.failures
+            and self._uploader.turns.waits(record)
             for record in self._journal.retractions(*lane)
         )
 

@@ -71,10 +71,8 @@ class Uploader:
         """Rings at every change of a record's state, and when a lane falls free."""
         self.failures: dict[int, Failure] = {}
         self._held_back = HeldBack(journal, order, self.failures, self.changed)
-        self.turns = Turns(
-            journal, slots=upload.concurrency, changed=self.changed, ahead=self._held_back.has_others_ahead
-        )
-        self.retractions = Retractions(journal, resolve_origin, self.turns, self._threads, on_moved)
+        self.turns = Turns(journal, slots=upload.concurrency, changed=self.changed, ahead=self._has_others_ahead)
+        self.retractions = Retractions(journal, resolve_origin, self.turns, self._threads, on_moved, memory)
         self.attempts = Attempts(staging)
         self._commits = Commits(
             journal, staging, cache, resolve_origin, metrics=metrics, on_commit=on_commit, on_clean=self._clean
@@ -115,6 +113,11 @@ class Uploader:
         self._displacing.discard(staged_id)
         self._held_back.forget(staged_id)
         self.attempts.stop(staged_id)
+
+    def _has_others_ahead(self, record: StagedRecord) -> bool:
+        if record.state is StagedState.CANCELLED:
+            return self.retractions.waits_for(record) is not record
+        return self._held_back.has_others_ahead(record)
 
     def hurry(self) -> None:
         """Try everything now, failed ones included."""

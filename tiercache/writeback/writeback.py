@@ -27,6 +27,7 @@ from tiercache.writeback.spills import Spills
 from tiercache.writeback.staged_names import StagedNames
 from tiercache.writeback.status import FileStatus, status_of
 from tiercache.writeback.succession import retraction_of_parts
+from tiercache.writeback.tree_changes import TreeChanges
 from tiercache.writeback.uploader import Uploader
 from tiercache.writeback.waits import Waits
 
@@ -40,7 +41,7 @@ def profile_uploads(record: StagedRecord) -> bool:
 
 class WriteBack:
     """Composes journal, staging and uploader. Used from one trio thread. The operations on single files are those of
-    ``Seals``, ``StagedNames`` and ``Waits``.
+    ``Seals``, ``StagedNames`` and ``Waits``, those on whole directories of ``TreeChanges``.
 
     ``on_commit`` is called when the origin has a record's bytes and the cache its file (or not), just before the row
     goes; the name may have a newer staged file by then. At recovery it may come for a second time. ``on_state`` is
@@ -98,8 +99,9 @@ class WriteBack:
         self.cancel, self.rename, self.relocate = names.cancel, names.rename, names.relocate
         self.moving, self.try_again = names.moving, self._uploader.try_again
         self.hold_back, self.let_go, self.reopen = names.hold_back, names.let_go, names.reopen
-        self.leave = names.leave
+        self.trees = TreeChanges(journal, staging, self._uploader, names, self._order)
         self.hold_leftovers, self.move_leftover = names.hold_leftovers, names.move_leftover
+        self.replaced, self.taken = names.replaced, names.taken
         self.settle, self.settle_below, self.staged_ids = names.settle, names.settle_below, names.staged_ids
         waits = Waits(journal, staging, self._uploader, uploads)
         self.wait, self.error_of = waits.wait, waits.error_of
@@ -162,6 +164,7 @@ class WriteBack:
         """Take up what an earlier run left; to be called once, before ``run`` and before anything is staged.
         Idempotent. It asks nothing of the origins: that is the first thing each upload does. ``is_written``: a program
         still writes the file, through a mount that outlived its engine or a mapping: it stays as it is."""
+        await self.trees.take_over(is_written)
         files = await trio.to_thread.run_sync(self._staging.scan)
         plan = make_plan(
             self._journal.records(),
