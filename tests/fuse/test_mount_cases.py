@@ -47,6 +47,34 @@ def test_a_foreign_change_shows_the_whole_old_or_the_whole_new(mounted: Mounted,
     wait_for(lambda: read_whole(root / "object") == OLD + OLD)
 
 
+def test_the_kernel_looks_again_at_a_name_that_others_have_replaced(mounted: Mounted, root: Path) -> None:
+    """Within the time to live: what is changed or removed is what has the name by then."""
+    source = mounted.source
+    for name in ("object", "removed"):
+        source.put(name, OLD)
+        assert (root / name).stat().st_size == len(OLD)
+        source.put(name, b"theirs")
+    os.chmod(root / "object", 0o600)
+    assert read_whole(root / "object") == source.get("object") == b"theirs"
+    os.unlink(root / "removed")
+    assert "removed" not in os.listdir(root)
+    assert "removed" not in source.names()
+
+
+def test_fsspec_tells_that_others_have_replaced_what_is_to_be_removed(mounted: Mounted) -> None:
+    source = mounted.source
+    fs, path = filesystem_of(mounted)
+    source.put("object", OLD)
+    assert fs.info(f"{path}/object")["size"] == len(OLD)
+    source.put("object", b"theirs")
+    with pytest.raises(OSError, match="no longer the version") as told:
+        fs.rm_file(f"{path}/object")
+    assert told.value.errno == errno.ESTALE
+    assert fs.cat_file(f"{path}/object") == source.get("object") == b"theirs"
+    fs.rm_file(f"{path}/object")
+    assert "object" not in source.names()
+
+
 @pytest.mark.parametrize("new", [b"fourteen bytes", b"new"])
 def test_what_fsspec_tells_of_a_foreign_change_agrees_with_what_it_reads(mounted: Mounted, new: bytes) -> None:
     """C04, through fsspec and the same engine: the length of ``info`` is that of ``cat``."""

@@ -232,6 +232,29 @@ def test_a_store_that_ignores_if_match_is_found_out(s3: Origin, s3_bucket: Bucke
         s3.read(b"key", 0, 3, etag)
 
 
+def test_an_object_replaced_between_look_and_deletion_stays(
+    s3: Origin, s3_bucket: Bucket, s3_proxy: FaultProxy
+) -> None:
+    etag = s3_bucket.put("key", b"seen")
+    s3_proxy.before(lambda: s3_bucket.put("key", b"theirs"), times=1, operation="DeleteObject")
+    with pytest.raises(Changed):
+        s3.delete(b"key", etag)
+    assert s3_bucket.get("key") == b"theirs"
+
+
+def test_a_store_that_knows_no_conditional_deletion_deletes_all_the_same(
+    s3_bucket: Bucket, s3_proxy: FaultProxy
+) -> None:
+    etags = [s3_bucket.put(name, b"seen") for name in ("a", "b")]
+    s3_proxy.answer(501, "NotImplemented", times=1, operation="DeleteObject")
+    s3, _ = open_origin(s3_bucket.url, options=s3_proxy.options(), fetch=FETCH, limits=LIMITS)
+    for key, etag in zip((b"a", b"b"), etags, strict=True):
+        s3.delete(key, etag)
+    s3.close()
+    assert s3_bucket.keys("") == []
+    assert s3_proxy.count("DeleteObject") == 3
+
+
 def test_gzip_encoded_objects_give_the_stored_bytes(origin: Origin, s3_bucket: Bucket) -> None:
     import gzip
 

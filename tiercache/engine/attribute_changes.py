@@ -7,7 +7,7 @@ from tiercache.engine.files import Files
 from tiercache.engine.names import Names
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
-from tiercache.errors import Absent, Unsupported
+from tiercache.errors import Absent, Changed, Unsupported
 from tiercache.model import Attributes, Entry, Key, Kind, parent_of
 from tiercache.origins.base import Capability
 
@@ -51,6 +51,10 @@ class AttributeChanges:
             if not tree.exists_here(key):
                 raise
             return tree.put(key, with_attributes(entry, attributes))
+        except Changed:
+            tree.doubt(key)
+            tree.changed(key, entry.inode)
+            raise
         changed = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
         if stat.attributes is None:
             changed = with_attributes(changed, attributes)

@@ -18,6 +18,7 @@ from tiercache.engine.tree_removals import TreeRemovals
 from tiercache.engine.writes import Writes
 from tiercache.errors import (
     Absent,
+    Changed,
     Exists,
     InvalidArgument,
     IsDirectory,
@@ -233,10 +234,10 @@ class Changes:
         if entry.kind is Kind.DIRECTORY:
             raise IsDirectory(f"{show(key)}: is a directory")
         entry = await self._parting.prepare(key, entry)
-        await self._remove_object(key, entry)
+        others_may_be_there = await self._remove_object(key, entry)
         if keep_directory:
             self.keep(parent_of(key))
-        tree.put(key, absent_entry(now_ns()))
+        tree.put(key, absent_entry(0 if others_may_be_there else now_ns()))
         self._parting.done(key, entry)
         self._parting.drop(entry)
         if keep_directory:
@@ -244,14 +245,14 @@ class Changes:
         if not keep_directory:
             tree.doubt_parents(key)
 
-    async def _remove_object(self, key: Key, entry: Entry) -> None:
+    async def _remove_object(self, key: Key, entry: Entry) -> bool:
         """Delete what the origin has under the name and cancel the upload, in this order: if the origin refuses, the
-        file is still there with all its bytes."""
+        file is still there with all its bytes. Changed if somebody else has replaced it since it was looked at. What
+        the upload would not have replaced stays: whether there may be something."""
         tree = self._tree
         on_its_way = self._writeback.staged_ids(tree.origin_id, key)
         while True:
-            # Absent: nothing was sent yet, or somebody else was faster.
-            await ignoring(Absent, tree, tree.origin.delete, key)
+            stays = await self._delete_known(key, entry)
             left = self._writeback.staged_ids(tree.origin_id, key)
             if left >= on_its_way:
                 break
@@ -259,6 +260,30 @@ class Changes:
         if entry.staged:
             # An upload under way may land after our delete; write-back removes what it brings.
             await self._writeback.cancel(entry.staged, wait=False)
+        return stays
+
+    async def _delete_known(self, key: Key, entry: Entry) -> bool:
+        """Delete the version that we know of; for a file that replaces whatever is there, whatever is there. Whether
+        others' may be there."""
+        tree = self._tree
+        known = tree.entry(key) or entry
+        etag: str | None = known.etag
+        if max(known.link_count, entry.link_count) > 1:
+            etag = None  # the bytes stay, with its other names
+        elif known.staged:
+            etag = self._writeback.overwrites(known.staged)
+        if known.staged and etag == "":
+            return True
+        try:
+            # Absent: nothing was sent yet, or somebody else was faster.
+            await ignoring(Absent, tree, tree.origin.delete, key, etag or "")
+        except Changed:
+            if known.staged:
+                return True
+            tree.doubt(key)
+            tree.changed(key, known.inode)
+            raise
+        return False
 
     def keep(self, directory: Key) -> None:
         """A name goes from a directory that stands until ``rmdir``."""

@@ -109,6 +109,13 @@ class StagedNames:
         await self.settle_below(origin, directory)  # one that had its turn already ends
         return [record for staged_id in ids if (record := self._journal.retraction(staged_id)) is not None]
 
+    def overwrites(self, staged_id: int) -> str | None:
+        """What the upload of a file would replace: the etag of it, "" for nothing, None for whatever is there."""
+        record = self._journal.get(staged_id)
+        if record is None or record.condition is ConditionKind.ALWAYS:
+            return None
+        return "" if record.condition is ConditionKind.IF_ABSENT else record.base_etag or None
+
     def replaced(self, leftovers: Iterable[StagedRecord], keys: Container[Key]) -> None:
         """Other objects were put where some of these were: there is nothing left to be removed under these names."""
         gone = [record.id for record in leftovers if record.key in keys]

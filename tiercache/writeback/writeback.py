@@ -101,7 +101,7 @@ class WriteBack:
         self.hold_back, self.let_go, self.reopen = names.hold_back, names.let_go, names.reopen
         self.trees = TreeChanges(journal, staging, self._uploader, names, self._order)
         self.hold_leftovers, self.move_leftover = names.hold_leftovers, names.move_leftover
-        self.replaced, self.taken = names.replaced, names.taken
+        self.replaced, self.taken, self.overwrites = names.replaced, names.taken, names.overwrites
         self.settle, self.settle_below, self.staged_ids = names.settle, names.settle_below, names.staged_ids
         waits = Waits(journal, staging, self._uploader, uploads)
         self.wait, self.error_of = waits.wait, waits.error_of

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import botocore.exceptions
 import urllib3.exceptions
 
-from tiercache.errors import Absent, Broken, Changed
+from tiercache.errors import Absent, Broken, Changed, Unsupported
 from tiercache.model import Key
 from tiercache.origins import etags
 from tiercache.origins.base import Condition
@@ -46,6 +46,7 @@ class Control:
         self.bucket = session.bucket
         self._payer = {"RequestPayer": "requester"} if session.options.requester_pays else {}
         self.write_arguments = session.options.write_arguments
+        self._deletes_by_etag = True
 
     def name(self, key: Key) -> str:
         """The object as messages call it."""
@@ -134,7 +135,15 @@ class Control:
         )
         return etags.plain(answer.get("ETag"))
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, etag: str = "") -> None:
+        """Of this version only, where the store can tell at that moment."""
+        match = etags.header(etag) if self._deletes_by_etag else None
+        if match is not None:
+            try:
+                self.call("delete_object", key, Key=text_of(key), IfMatch=match)
+                return
+            except Unsupported:
+                self._deletes_by_etag = False
         self.call("delete_object", key, Key=text_of(key))
 
     def exists(self, key: Key) -> bool:

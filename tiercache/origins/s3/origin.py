@@ -264,7 +264,7 @@ class S3Origin:
         found = self._head(key)
         if etag and found.etag != etag:
             raise Changed(f"{self._control.name(key)} is no longer the version that was to be deleted")
-        self._control.delete(key)
+        self._control.delete(key, etag)
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
         return self.copy_with(at_once, source, target, etag)
