@@ -249,8 +249,13 @@ def test_both_names_can_be_used_at_once_in_the_next_engine(
                 await write_file(names, ground.key(f"{free}/a"), CLEAN["d/a"])
                 await names.copy(ground.key("e/keep"), ground.key(f"{free}/model.index.json"))
                 await names.mkdir(ground.key(f"{free}/sub"), mode=0o755, uid=0, gid=0)
+                await names.copy(ground.key(f"{taken}/sub/b"), ground.key(f"{free}/sub/b"))
             await drained(engine)
-            wanted = clean(taken) | {f"{free}/a": CLEAN["d/a"], f"{free}/model.index.json": b"beside"} | BESIDE
+            wanted = (
+                clean(taken)
+                | {f"{free}/a": CLEAN["d/a"], f"{free}/sub/b": CLEAN["d/sub/b"], f"{free}/model.index.json": b"beside"}
+                | BESIDE
+            )
             assert await files(names, ground) == at_origin(ground) == wanted
             assert (await names.lookup(ground.key(f"{free}/sub"))).kind is Kind.DIRECTORY
 

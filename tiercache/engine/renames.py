@@ -251,6 +251,7 @@ class Renames:
                 stat = await tree.call(tree.origin.stat, target)
             else:
                 stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+        self._writeback.taken(tree.origin_id, target)
         if not tree.can(Capability.RENAME):
             # By its etag: what somebody else wrote since the copy stays.
             await ignoring(Absent, tree, tree.origin.delete, source, entry.etag)
@@ -307,6 +308,7 @@ class Renames:
         await self._writeback.settle(tree.origin_id, target)
         async with self._giving_way.during(replaced):
             stat = await tree.call(tree.origin.copy, source, target, entry.etag)
+        self._writeback.taken(tree.origin_id, target)
         made = entry_of(stat, origin=tree.origin_id, inode=tree.catalog.new_inode(), old=None, at_ns=now_ns())
         tree.put(target, made)
         if replaced is not None:
