@@ -164,6 +164,30 @@ def test_a_file_that_is_being_written_keeps_its_conditions_when_its_directory_mo
     run(scenario)
 
 
+@pytest.mark.parametrize("first", ["mount", "client"])
+def test_a_dirty_file_keeps_its_name_when_its_directory_moves_while_a_client_writes_it_anew(
+    ground: Ground, first: str
+) -> None:
+    async def scenario() -> None:
+        async with ground.engine(profiles={"general": {"ttl_s": 0, "negative_ttl_s": 0}}) as (engine, names):
+            await names.root(ground.root)
+            await names.mkdir(ground.key("old"), mode=0o755, uid=0, gid=0)
+            staged = await stage(names, ground.key("old/f"), b"anew") if first == "client" else 0
+            _, handle = await names.create(ground.key("old/f"), mode=0o644, uid=0, gid=0)
+            await handle.write(0, b"dirty")
+            staged = staged or await stage(names, ground.key("old/f"), b"anew")
+            await names.rename(ground.key("old"), ground.key("new"))
+            assert await read_file(names, ground.key("new/f")) == b"dirty"
+            await handle.flush()
+            await handle.close()
+            await names.publish(staged)
+            assert await read_file(names, ground.key("new/f")) == b"anew"
+            assert (await engine.drain(30)).left == []
+            assert (ground.names(), ground.get("new/f")) == (["new/f"], b"anew")
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_published_file_that_stays_on_this_node_outlives_the_engine(ground: Ground, sync: bool) -> None:
     async def write() -> None:

@@ -165,13 +165,13 @@ class StagedNames:
         if key == record.key:
             return True
         if durable:
-            gone = [*self._obsolete(record), *self._replaced(record.origin, key)]
+            gone = [*self._obsolete(record), *self._replaced(record, key)]
             await self._seals.secure(staged_id, gone, left=bool(left_etag))
             record = self._journal.get(staged_id)
             if record is None:
                 return False
         family, obsolete = self._family(record), self._obsolete(record)
-        replaced = self._replaced(record.origin, key)
+        replaced = self._replaced(record, key)
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
         heir = moved[-1] = waited_for_as(moved[-1], [*obsolete, *replaced])
         left = [
@@ -197,8 +197,10 @@ class StagedNames:
         self._uploader.retractions.wake(record.lane)
         return True
 
-    def _replaced(self, origin: OriginId, key: Key) -> list[StagedRecord]:
-        return [record for record in self._journal.at(origin, key) if record.published]
+    def _replaced(self, record: StagedRecord, key: Key) -> list[StagedRecord]:
+        """What loses a name that the file takes: a client's that is not published yet, and moves with its directory,
+        takes none."""
+        return [other for other in self._journal.at(record.origin, key) if other.published and record.published]
 
     async def relocate(self, staged_id: int, key: Key) -> bool:
         """The bytes go to the origin under another name of the same file, once they are sealed again. False when more
