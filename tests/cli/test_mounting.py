@@ -235,3 +235,34 @@ def test_a_mount_says_what_it_promises(tiercache: Command, origin: Path, mountpo
     assert (origin / "f").read_bytes() == b"bytes"
     assert "promise    fsync and close wait for the origin\n" in tiercache.good("status", mountpoint / "f")
     tiercache.good(*tiercache.here("umount", mountpoint))
+
+
+def test_what_lies_under_a_mount_is_found_however_it_is_named(
+    tiercache: Command, origin: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    """By a symlink to it, by the file URL of the mount, and by the origin's own URL."""
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, "--set", "staging.upload_delay_s=1h"))
+    (mountpoint / "run").mkdir()
+    (mountpoint / "run" / "new").write_bytes(b"new")
+    link = tmp_path / "link"
+    link.symlink_to(mountpoint / "run")
+    for name in (link / "new", f"file://{mountpoint}/run/new", f"file://{link}/new", f"file://{origin}/run/new"):
+        file = json.loads(tiercache.good(*tiercache.here("status", name, "--json")))
+        assert (file["state"], file["size_bytes"]) == ("sealed", 3), name
+    tiercache.good(*tiercache.here("drain", f"file://{link}"))
+    assert (origin / "run" / "new").read_bytes() == b"new"
+    tiercache.good("umount", mountpoint)
+
+
+def test_a_directory_tells_what_of_it_is_not_in_the_origin(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, "--set", "staging.upload_delay_s=1h"))
+    (mountpoint / "run").mkdir()
+    for name in ("a", "b"):
+        (mountpoint / "run" / name).write_bytes(b"12345")
+    told = json.loads(tiercache.good("status", mountpoint / "run", "--json"))
+    assert (told["state"], told["dirty_files"], told["size_bytes"], told["durable"]) == ("dirty", 2, 10, "memory")
+    assert "size       10 B in 2 files to go up\n" in tiercache.good("status", mountpoint)
+    tiercache.good("drain", mountpoint)
+    told = json.loads(tiercache.good("status", mountpoint / "run", "--json"))
+    assert (told["state"], told["durable"], told.get("dirty_files")) == ("clean", "origin", None)
+    tiercache.good("umount", mountpoint)

@@ -179,3 +179,18 @@ def test_a_full_disk_as_cache_directory_is_one_line(tiercache: Command, origin: 
 
 def test_a_cache_directory_that_cannot_be_made_is_one_line(tiercache: Command, origin: Path) -> None:
     assert "/proc/tiercache" in tiercache.failure("warmup", origin, "--cache-dir", "/proc/tiercache")
+
+
+def test_a_url_means_the_origin_that_is_mounted_whatever_options_that_has(
+    tiercache: Command, s3_bucket: Bucket, mountpoint: Path, environment: dict[str, str]
+) -> None:
+    """The mount spells the endpoint in another way than the variables: else its dirty files would count as safe."""
+    endpoint = environment["AWS_ENDPOINT_URL"].replace("127.0.0.1", "localhost")
+    delayed = ("-o", f"endpoint_url={endpoint}", "--set", "staging.upload_delay_s=1h")
+    tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/run", mountpoint, *delayed), **environment)
+    (mountpoint / "new").write_bytes(b"new")
+    file = json.loads(tiercache.good(*tiercache.here("status", f"{s3_bucket.url}/run/new", "--json"), **environment))
+    assert (file["state"], file["size_bytes"]) == ("sealed", 3)
+    tiercache.good(*tiercache.here("drain", f"{s3_bucket.url}/run"), **environment)
+    assert s3_bucket.get("run/new") == b"new"
+    tiercache.good("umount", mountpoint, **environment)

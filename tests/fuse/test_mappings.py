@@ -41,7 +41,7 @@ def test_a_drain_names_what_a_mapping_keeps_back(mounted: Mounted, root: Path) -
         mounted.engine.client.drain(deadline_s=2)
         if mounted.settings["mount_options"]["driver"] == "kernel":  # libfuse tells of a close after the last munmap
             (file,) = mounted.engine.client.status()["dirty"]["list"]
-            assert file["waits_for"] == "a program has it mapped for writing"
+            assert file["waits_for"] == "a program has it open or mapped for writing"
             (left,) = mounted.engine.client.wait_durable([str(root / "file")], "origin", 0.1)["left"]
             assert left["error"] == file["waits_for"]
     mounted.drain()

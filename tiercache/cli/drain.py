@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiercache.cli.failure import Unfinished
 from tiercache.cli.progress import Progress, progress
+from tiercache.cli.status import ENDED, RESOLVE
 from tiercache.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -74,10 +75,11 @@ def tell(client: Client, answer: dict[str, Any], good: str) -> None:
     for file in client.status()["dirty"]["list"][:TOLD_MAX]:
         why = file["last_error"] or file.get("waits_for", "")  # an engine of an earlier release does not tell
         reason = f": {why}" if why else ""
+        reason += f"; it ends by {RESOLVE}" if file["state"] in ENDED else ""
         print(f"{file['path']}: {file['state']}, {format_size(file['size_bytes'])}{reason}")
     raise Unfinished(
         f"{format_count(left, 'file')} {'is' if left == 1 else 'are'} not in the origin, but kept in the journal; "
-        "run tiercache drain again, or see tiercache status"
+        f"tiercache drain --cache-dir {client.cache_dir} goes on with them"
     )
 
 

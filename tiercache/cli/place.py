@@ -17,13 +17,22 @@ if TYPE_CHECKING:
 
 
 def engine_of(config: Config, path: str, *, attach: Callable[[Config], Client] = attach_existing) -> tuple[Client, str]:
-    """For a URL the engine of ``config``, which ``attach`` finds; else the one whose mount the path lies under.
-    MountError if none is."""
+    """For a URL the engine of ``config``, which ``attach`` finds; else the one whose mount the path lies under, also
+    when it is reached by a symlink, or named by a file URL. MountError if none is."""
     if "://" in path:
         origin = choose_origin(config, path, client=None, options=None, profile=None)
-        return attach(config), origin.url
+        mounted = _mounted(config, origin.url.removeprefix("file://")) if origin.url.startswith("file://") else None
+        return mounted or (attach(config), origin.url)
     path = os.path.abspath(path)
-    engine = engine_of_mount(config, path)
-    if engine is None:
+    mounted = _mounted(config, path)
+    if mounted is None:
         raise MountError(f"{path}: lies under no mount of tiercache; of an origin ask by its URL, file://{path}")
-    return engine, path
+    return mounted
+
+
+def _mounted(config: Config, path: str) -> tuple[Client, str] | None:
+    for spelling in dict.fromkeys([path, os.path.realpath(path)]):
+        engine = engine_of_mount(config, spelling)
+        if engine is not None:
+            return engine, spelling
+    return None

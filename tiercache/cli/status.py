@@ -15,6 +15,10 @@ from tiercache.units import format_count, format_duration, format_size
 
 DIRTY_SHOWN_MAX = 20
 
+ENDED = ("conflict", "lost")
+RESOLVE = "tiercache resolve PATH --keep ours|theirs|both"
+"""What brings files in these states further."""
+
 WIDTH_MAX = 10_000
 """A table is as wide as what is in it."""
 
@@ -148,6 +152,10 @@ def print_path(file: dict[str, Any]) -> None:
     if "ack" in file:
         who = "fsync and close wait" if file["sync_on_close"] else "fsync waits"
         rows["promise"] = f"{who} for {_LEVELS.get(file['ack'], file['ack']) if file['ack'] != 'memory' else 'nothing'}"
+    if "dirty_files" in file:
+        rows["size"] = f"{format_size(file['size_bytes'])} in {format_count(file['dirty_files'], 'file')} to go up"
+    if file["state"] in ENDED:
+        rows["ends by"] = RESOLVE
     if file["state"] != "clean":
         rows["sent"] = format_size(file["sent_bytes"])
     if file["last_error"]:

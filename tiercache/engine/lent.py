@@ -16,7 +16,7 @@ from tiercache.model import OriginId
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
 
-MAPPED = "a program has it mapped for writing"
+MAPPED = "a program has it open or mapped for writing"
 """Why a file that is closed does not go up."""
 
 

@@ -272,6 +272,13 @@ class Mounts:
             if mount.serving is not None:
                 await mount.serving.settled()
 
+    def namespace_of(self, origin: OriginId, key: Key) -> Namespace:
+        """How the innermost mount that a key lies under sees its origin; the profile ``general`` where none does."""
+        above = [m for m in self if m.namespace.origin_id == origin and is_below(key, m.root)]
+        if not above:
+            return self._engine.namespace(origin, "general")
+        return max(above, key=lambda mount: len(mount.root)).namespace
+
     def holding(self, path: str) -> tuple[Mount, Key] | None:
         """The mount that a local path lies in, and the key that it names there."""
         path = _absolute(path)

@@ -10,8 +10,8 @@ import tiercache
 from tiercache.catalog import VersionRecord
 from tiercache.engine.lent import MAPPED
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent
-from tiercache.model import BLOCK_SIZE_BYTES, Durability, Key, Kind, OriginId, Tier
+from tiercache.errors import Absent, InvalidArgument
+from tiercache.model import BLOCK_SIZE_BYTES, Durability, Key, Kind, OriginId, Tier, is_below
 from tiercache.tier import DiskState
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ class Status:
             promise = namespace.promises.of(key, entry.xattrs)
             answer["ack"] = promise.fsync.label
             answer["sync_on_close"] = promise.close is not Durability.MEMORY
+        if entry.kind is Kind.DIRECTORY:
+            answer |= self._dirty_below(namespace.origin_id, key)
         if entry.staged:
             file = next((f for f in self._engine.writeback.status() if f.id == entry.staged), None)
             answer["state"] = namespace.writes.state(entry)
@@ -139,13 +141,33 @@ class Status:
             answer["last_error"] = file.last_error if file else ""
         return answer
 
+    def _dirty_below(self, origin: OriginId, directory: Key) -> dict[str, Any]:
+        """Of a directory: what of it is not in the origin, and the lowest level that any of that has reached."""
+        writeback = self._engine.writeback
+        files = [r for r in self._engine.journal.records() if r.published and r.origin == origin]
+        files = [record for record in files if is_below(record.key, directory)]
+        if not files:
+            return {}
+        return {
+            "state": "dirty",
+            "durable": min(writeback.durable(record.id) for record in files).label,
+            "dirty_files": len(files),
+            "size_bytes": sum(record.size_bytes for record in files),
+            "sent_bytes": sum(writeback.sent_bytes(record) for record in files),
+        }
+
     async def find(self, path: str) -> tuple[Namespace, Key]:
-        """What a local path under a mount, or a URL, names."""
-        """What a local path under a mount, or a URL, stands for."""
+        """What a local path under a mount, or a URL, stands for. An origin that is attached is meant by its URL
+        whatever options it was opened with: whoever asks has none to give. InvalidArgument where several are."""
         if "://" not in path:
             held = self._engine.mounts.holding(path)
             if held is not None:
                 return held[0].namespace, held[1]
+        known = await self._engine.trees.known_at(path) if "://" in path else []
+        if len(known) > 1:
+            raise InvalidArgument(f"{path}: several origins with this URL are in use; ask by a path under a mount")
+        for tree, key in known:
+            return self._engine.mounts.namespace_of(tree.origin_id, key), key
         return await self._engine.attach(path)
 
     def _resident(self, namespace: Namespace, key: Key) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import trio
 
@@ -82,6 +83,24 @@ class Trees:
         known.origin, known.source = origin, source
         self._options[identity] = (client, options)
         return known, root
+
+    async def known_at(self, url: str) -> list[tuple[Tree, Key]]:
+        """What a URL names in the origins that are attached, whatever options they were opened with."""
+        return await trio.to_thread.run_sync(self._known_at, url)
+
+    def _known_at(self, url: str) -> list[tuple[Tree, Key]]:
+        found = []
+        place = urlsplit(url)
+        for identity, tree in list(self._trees.items()):
+            other = urlsplit(tree.source.url)
+            if (other.scheme or "file", other.netloc) != (place.scheme, place.netloc):
+                continue
+            client, options = self._options[identity]
+            origin, root = self._open(url, client or tree.source.client, options or tree.source.options)
+            origin.close()
+            if origin_id(origin.identity) == identity:
+                found.append((tree, root))
+        return found
 
     async def adopt(self, url: str, client: str, options: Mapping[str, Any]) -> tuple[Tree, Key]:
         """As ``attach``, but nothing is asked: a mount that outlived its engine is served while its origin is down."""
