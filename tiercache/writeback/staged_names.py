@@ -165,11 +165,14 @@ class StagedNames:
         if key == record.key:
             return True
         if durable:
+            before = record
             gone = [*self._obsolete(record), *self._replaced(record, key)]
             await self._seals.secure(staged_id, gone, left=bool(left_etag))
             record = self._journal.get(staged_id)
             if record is None:
                 return False
+            if record.base_etag != before.base_etag:
+                left_etag = record.base_etag  # an earlier state of the file arrived meanwhile
         family, obsolete = self._family(record), self._obsolete(record)
         replaced = self._replaced(record, key)
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
