@@ -284,3 +284,28 @@ def test_second_bytes_whose_name_changes_while_the_first_give_way_go_with_it(gro
             assert {name: ground.get(name) for name in ground.names()} == wanted
 
     run(scenario)
+
+
+def test_an_open_file_whose_bytes_arrive_while_it_is_removed_is_read_on(ground: Ground) -> None:
+    async def scenario() -> None:
+        async with ground.engine(profiles=NO_TTL) as (engine, names):
+            await names.root(ground.root)
+            origin = interpose(names)
+            sending = origin.stop("write")
+            await write_file(names, ground.key("a"), b"bytes")
+            await sending.reached()
+            entry = await names.lookup(ground.key("a"))
+            handle = await names.open(entry.inode, write=True)
+            removed = origin.stop("delete")
+            async with beside() as nursery:
+                nursery.start_soon(lambda: names.unlink(ground.key("a"), keep_directory=False))
+                await removed.reached()
+                sending.open()
+                await arrived(engine, entry.staged)
+                removed.open()
+            assert bytes(await handle.read(0, 10)) == b"bytes"
+            await handle.close()
+            await drained(engine)
+            assert ground.names() == []
+
+    run(scenario)

@@ -145,13 +145,13 @@ class StagedFile:
             if self._closing and not self._holders:
                 self._close()
 
-    def is_written_elsewhere(self) -> bool:
-        """Whether another process can write to the file: it has it open, or mapped. Also while a worker thread of ours
-        uses it; False where the filesystem does not tell."""
+    def is_written_elsewhere(self, *, while_held: bool = True) -> bool:
+        """Whether another process can write to the file: it has it open, or mapped. ``while_held`` as long as we use it
+        ourselves, which hides others; False where the filesystem does not tell."""
         if not os.path.exists(self.path):
             return False  # gone, as its upload will tell; what we have open is all that is left
         if not self.rest():
-            return True
+            return while_held
         try:
             return self._disk.has_writer(self.path)
         except OSError:

@@ -155,11 +155,12 @@ class Staging:
         self.measure(staged_id)
         return file
 
-    def is_written_elsewhere(self, staged_id: int) -> bool:
-        """Whether another process can write to the file: it has it open, or mapped."""
+    def is_written_elsewhere(self, staged_id: int, *, while_held: bool = True) -> bool:
+        """Whether another process can write to the file: it has it open, or mapped. ``while_held`` as long as we use it
+        ourselves."""
         file = self._files.get(staged_id)
         if file is not None:
-            return file.is_written_elsewhere()
+            return file.is_written_elsewhere(while_held=while_held)
         with contextlib.suppress(OSError):
             return self.disk.has_writer(self.path(staged_id))
         return False

@@ -76,7 +76,8 @@ class Commits:
         await self._journal.flush()
 
     def _adopt(self, record: StagedRecord, stat: ObjectStat, checksums: bytes) -> bool:
-        if self._staging.is_written_elsewhere(record.id):
+        # One that we hold ourselves is being removed, for who has it open: its bytes would have no place but the cache.
+        if self._staging.is_written_elsewhere(record.id, while_held=False):
             return False  # left open when its mount was taken away, or by a child of an fsspec writer
         try:
             version = version_ref(self._resolve_origin(record), record.origin, stat)
