@@ -1,10 +1,11 @@
-"""Changes of names whose objects others have replaced since they were looked at (issue 4, part 8)."""
+"""Changes of names whose objects others have replaced since they were looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 import pytest
+import trio
 
 from rig.engine_ground import Ground, read_file, run, write_file
 from rig.interposed_origin import interpose
@@ -128,5 +129,24 @@ def test_what_others_write_while_a_directory_is_removed_stays_and_is_told(ground
         with pytest.raises(Absent):
             await names.lookup(ground.key("d/b"))
         assert engine.status()["changes"] == []
+
+    on(ground, work)
+
+
+def test_what_others_write_to_a_name_while_its_file_is_renamed_away_stays(s3_ground: Ground) -> None:
+    ground = s3_ground
+    ground.put("a", b"seen")
+
+    async def work(engine: Engine, names: Namespace) -> None:
+        await names.lookup(ground.key("a"))
+        removing = interpose(names).stop("delete")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: names.rename(ground.key("a"), ground.key("b")))
+            await removing.reached()
+            ground.put("a", b"theirs")
+            removing.open()
+        assert (ground.get("a"), ground.get("b")) == (b"theirs", b"seen")
+        assert await read_file(names, ground.key("a")) == b"theirs"
+        assert await read_file(names, ground.key("b")) == b"seen"
 
     on(ground, work)

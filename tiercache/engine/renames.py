@@ -19,6 +19,7 @@ from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import (
     Absent,
+    Changed,
     Exists,
     InvalidArgument,
     IsDirectory,
@@ -252,13 +253,19 @@ class Renames:
             else:
                 stat = await tree.call(tree.origin.copy, source, target, entry.etag)
         self._writeback.taken(tree.origin_id, target)
+        others_are_there = False
         if not tree.can(Capability.RENAME):
-            # By its etag: what somebody else wrote since the copy stays.
-            await ignoring(Absent, tree, tree.origin.delete, source, entry.etag)
+            try:
+                # By its etag: what somebody else wrote since the copy stays.
+                await ignoring(Absent, tree, tree.origin.delete, source, entry.etag)
+            except Changed:
+                others_are_there = True
         moved = entry_of(stat, origin=tree.origin_id, inode=entry.inode, old=entry, at_ns=now_ns())
         moved = self._as_linked(moved, source, target)
         self._files.rebind(source, entry, target, moved)
         self.move_name(source, target, moved, replaced)
+        if others_are_there:
+            tree.doubt(source)
 
     def _as_linked(self, moved: Entry, source: Key, target: Key) -> Entry:
         """Another name of a hard-linked file knows of bytes that are staged, or that arrived while one was moved."""
