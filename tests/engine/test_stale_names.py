@@ -11,7 +11,7 @@ from rig.engine_ground import Ground, read_file, run, write_file
 from rig.interposed_origin import interpose
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, Changed, NotEmpty
+from tiercache.errors import Absent, Changed, Exists, NotEmpty
 
 LONG_TTL = {"general": {"ttl_s": 600, "negative_ttl_s": 5}}
 LATER = {"upload_delay_s": 60}
@@ -148,5 +148,19 @@ def test_what_others_write_to_a_name_while_its_file_is_renamed_away_stays(s3_gro
         assert (ground.get("a"), ground.get("b")) == (b"theirs", b"seen")
         assert await read_file(names, ground.key("a")) == b"theirs"
         assert await read_file(names, ground.key("b")) == b"seen"
+
+    on(ground, work)
+
+
+def test_a_rename_that_must_not_replace_leaves_what_others_made_where_nothing_was(ground: Ground) -> None:
+    ground.put("a", b"ours")
+
+    async def work(engine: Engine, names: Namespace) -> None:
+        with pytest.raises(Absent):
+            await names.lookup(ground.key("b"))
+        ground.put("b", b"theirs")
+        with pytest.raises(Exists):
+            await names.rename(ground.key("a"), ground.key("b"), no_replace=True)
+        assert (ground.get("a"), ground.get("b")) == (b"ours", b"theirs")
 
     on(ground, work)

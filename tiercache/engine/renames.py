@@ -102,6 +102,8 @@ class Renames:
             parent = await self._names.lookup(parent_of(target))
             if parent.kind is not Kind.DIRECTORY:
                 raise NotDirectory(f"{show(parent_of(target))}: not a directory")
+        if no_replace:
+            tree.doubt(target)  # a remembered absence would let us replace what others made meanwhile
         replaced = await self._names.find(target)
         if exchange:
             if replaced is None:
