@@ -10,6 +10,7 @@ from tiercache.cli.link import attach_existing
 from tiercache.cli.origin import choose_origin
 from tiercache.cli.owner import engine_of_mount
 from tiercache.errors import MountError
+from tiercache.fuse import mountpoint as mountpoints
 
 if TYPE_CHECKING:
     from tiercache.client import Client
@@ -31,8 +32,12 @@ def engine_of(config: Config, path: str, *, attach: Callable[[Config], Client] =
 
 
 def _mounted(config: Config, path: str) -> tuple[Client, str] | None:
-    for spelling in dict.fromkeys([path, os.path.realpath(path)]):
-        engine = engine_of_mount(config, spelling)
-        if engine is not None:
-            return engine, spelling
-    return None
+    engine = engine_of_mount(config, path)
+    if engine is not None:
+        return engine, path
+    mount = mountpoints.holding(path)
+    if mount is not None and mount.type == mountpoints.FILE_SYSTEM_TYPE:
+        return None  # nobody may be there to answer who follows its links
+    real = os.path.realpath(path)
+    engine = engine_of_mount(config, real) if real != path else None
+    return (engine, real) if engine is not None else None
