@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,23 +51,25 @@ def scaled(s3: Source, s3_proxy: FaultProxy, store: ScaledStore) -> Source:
     return s3._replace(options=s3_proxy.options() | {"limits": LIMITS})
 
 
-class Through:
-    """One way to the files of a source: ``write`` makes or replaces one, ``rewrite`` changes a stretch of one."""
+class Through(ABC):
+    """One way to the files of a source."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
+    @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        raise NotImplementedError
+        """Make or replace a file."""
 
+    @abstractmethod
     def rewrite(self, name: str, offset: int, data: bytes) -> None:
-        raise NotImplementedError
+        """Change a stretch of a file."""
 
-    def rename(self, name: str, new: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def rename(self, name: str, new: str) -> None: ...
 
-    def drain(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def drain(self) -> dict[str, Any]: ...
 
 
 class Mount(Through):
