@@ -30,6 +30,30 @@ def test_wrong_usage_is_told_with_status_2(inside: Command, arguments: list[str]
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["drain", "--deadline", "soon"], "--deadline: 'soon' is not understood; allowed: a duration such as"),
+        (["stop", "--deadline", "-1"], "--deadline: '-1' is "),
+        (["umount", "m", "--deadline", "2 weeks"], "--deadline: '2 weeks' is "),
+        (["mount", "/", "m", "--deadline", "x"], "--deadline: 'x' is "),
+        (["drain", "--level", "disk"], "--level: 'disk' is not known; allowed: memory, local, origin"),
+        (["drain", "m", "--level", "replica"], "--level: replica comes with the shared cluster, which is not there"),
+        (["mount", "/", "m", "--ack", "disk"], "--ack: 'disk' is not known; allowed: memory, local, origin"),
+        (["mount", "/", "m", "--ack", "replica"], "--ack: replica comes with the shared cluster, which is not there"),
+        (["mount", "/", "m", "--driver", "nfs"], "--driver: 'nfs' is not known; allowed: auto, kernel, pyfuse3"),
+        (["mount", "/", "m", "--profile", "data"], "--profile: 'data' is not known; allowed: dataset, checkpoint"),
+        (["mount", "/", "m", "--client", "boto"], "--client: 'boto' is not known; allowed: obstore, s3fs"),
+        (["mount", "/", "m", "-o", "x"], "--option x: is no setting; allowed: KEY=VALUE"),
+        (["drain", "--set", "nvme"], "--set nvme: is no setting; allowed: KEY=VALUE"),
+    ],
+)
+def test_what_no_option_can_be_is_wrong_usage_and_one_line(inside: Command, arguments: list[str], line: str) -> None:
+    told = inside.failure(*arguments, status=2)
+    assert told.startswith(line)
+    assert "replica, " not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
         (["status", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
         (["drain", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
         (["stop", "--cache-dir", "nowhere"], "there is no such cache directory; check --cache-dir"),
@@ -38,12 +62,7 @@ def test_wrong_usage_is_told_with_status_2(inside: Command, arguments: list[str]
         (["restart", "--cache-dir", "."], "no engine runs for cache directory {home}; another is named by --cache"),
         (["status", "--config", "gone.toml"], "gone.toml: cannot be read: No such file or directory"),
         (["status", "--cache-dir", "/c\udcff"], "options:cache_dir: /c\\udcff is not UTF-8; allowed: a path of UTF-8"),
-        (["drain", "--deadline", "soon"], "--deadline: 'soon' is not understood; allowed: a duration such as"),
-        (["drain", "--set", "nvme"], "--set nvme: is no setting; allowed: KEY=VALUE"),
         (["drain", "--set", "nvme.capcity=1"], "options:nvme.capcity: unknown key, did you mean 'capacity'?"),
-        (["mount", "/", "m", "--profile", "data"], "--profile: 'data' is not known; allowed: dataset, checkpoint"),
-        (["mount", "/", "m", "--client", "boto"], "--client: 'boto' is not known; allowed: obstore, s3fs"),
-        (["mount", "/", "m", "-o", "x"], "--option x: is no setting; allowed: KEY=VALUE"),
         (["umount", "unmounted"], "unmounted: nothing of tiercache is mounted there"),
     ],
 )

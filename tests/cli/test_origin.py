@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tiercache.cli.failure import WrongUsage
 from tiercache.cli.origin import OriginChoice, choose_origin
 from tiercache.config import Config
 from tiercache.errors import ConfigError
@@ -74,7 +75,7 @@ def test_the_callers_aws_variables_go_along(config: Config, monkeypatch: pytest.
 
 
 def test_wrong_words_are_told(config: Config) -> None:
-    with pytest.raises(ConfigError, match="--profile: 'x' is not known; allowed: dataset, "):
+    with pytest.raises(WrongUsage, match="--profile: 'x' is not known; allowed: dataset, "):
         chosen(config, "s3://b", profile="x")
-    with pytest.raises(ConfigError, match="--client: 'x' is not known; allowed: obstore, s3fs"):
+    with pytest.raises(WrongUsage, match="--client: 'x' is not known; allowed: obstore, s3fs"):
         chosen(config, "s3://b", client="x")

@@ -90,9 +90,9 @@ def test_promises_go_to_another_process_and_back() -> None:
 
 def test_a_level_that_nothing_here_reaches_is_refused_in_one_line() -> None:
     assert level_of("origin") is ORIGIN
-    with pytest.raises(Unsupported, match="replica needs a durable cluster, and none is configured; allowed: memory"):
+    with pytest.raises(Unsupported, match="replica comes with the shared cluster, which is not there yet"):
         level_of("replica")
-    with pytest.raises(InvalidArgument, match="there is no level 'disk'; there are: memory, local, replica, origin"):
+    with pytest.raises(InvalidArgument, match="there is no level 'disk'; there are: memory, local, origin"):
         level_of("disk")
 
 

@@ -83,7 +83,7 @@ def test_flush_brings_each_file_to_what_fsync_promises_of_it(place: Place) -> No
 
 @pytest.mark.parametrize("level", ["disk", "replica"])
 def test_a_level_that_is_none_is_refused(place: Place, level: str) -> None:
-    with pytest.raises(ValueError, match="there are: memory" if level == "disk" else "durable cluster"):
+    with pytest.raises(ValueError, match="there are: memory" if level == "disk" else "shared cluster"):
         place.fs.wait_durable(place.path(""), level=level)
 
 

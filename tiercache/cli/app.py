@@ -17,8 +17,12 @@ from tiercache.cli.options import (
     Settings,
     configuration,
     deadline_s,
+    level_word,
+    one_of,
 )
 from tiercache.model import Keep
+
+DRIVERS = ("auto", "kernel", "pyfuse3")
 
 app = typer.Typer(
     add_completion=False,
@@ -77,6 +81,10 @@ def mount(
     from tiercache.cli.origin import choose_origin
 
     wait_s = deadline_s(deadline)
+    if ack is not None:
+        level_word("--ack", ack)
+    if driver:
+        one_of("--driver", driver, DRIVERS)
     settled = configuration(cache_dir, config, settings)
     origin = choose_origin(settled, url, client=client, options=option, profile=profile)
     engine = starting(settled, settings)
@@ -189,6 +197,7 @@ def drain(
     from tiercache.cli.link import attach_or_recover
 
     wait_s = deadline_s(deadline)
+    level_word("--level", level)
     settled = configuration(cache_dir, config, settings)
     if paths or level != "origin":
         drain_paths(settled, settings, paths or [], level, wait_s)

@@ -22,6 +22,10 @@ INTERRUPTED = 130
 _USAGE_ERRORS: Any = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
+class WrongUsage(TierCacheError):
+    """The command line itself is wrong, whatever the configuration and the engine say; ends with status USAGE."""
+
+
 class Unfinished(TierCacheError):
     """The command did its part, and staged bytes remain; ends with status STAGED."""
 
@@ -50,6 +54,9 @@ def _report(error: BaseException) -> int:
         case KeyboardInterrupt() | typer.Abort():
             _say("interrupted")
             return INTERRUPTED
+        case WrongUsage():
+            _say(str(error))
+            return USAGE
         case Unfinished():
             _say(str(error))
             return STAGED

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tiercache.cli.options import pairs
+from tiercache.cli.options import one_of, pairs
 
 if TYPE_CHECKING:
     from tiercache.config import Config
 
 NAMED = "tiercache://"
+CLIENTS = ("obstore", "s3fs")
 
 
 class OriginChoice(NamedTuple):
@@ -25,14 +26,14 @@ class OriginChoice(NamedTuple):
 def choose_origin(
     config: Config, url: str, *, client: str | None, options: list[str] | None, profile: str | None
 ) -> OriginChoice:
-    """Options of the command line above those of the configuration, above the caller's AWS variables."""
-    from tiercache.config import PROFILES, ConfigError
+    """Options of the command line above those of the configuration, above the caller's AWS variables. WrongUsage."""
+    from tiercache.config import PROFILES
     from tiercache.config.aws import with_aws_environment
 
-    if profile is not None and profile not in PROFILES:
-        raise ConfigError(f"--profile: {profile!r} is not known; allowed: {', '.join(PROFILES)}")
-    if client is not None and client not in ("obstore", "s3fs"):
-        raise ConfigError(f"--client: {client!r} is not known; allowed: obstore, s3fs")
+    if profile is not None:
+        one_of("--profile", profile, PROFILES)
+    if client is not None:
+        one_of("--client", client, CLIENTS)
     choice = OriginChoice(url, client or "", pairs(options, "--option"), profile or "")
     if url.startswith(NAMED):
         choice = _named(config, choice)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tiercache.config.fields import Duration
 
 ProfileName = Literal["dataset", "checkpoint", "weights", "scratch", "general"]
-NO_REPLICAS = "replica needs a durable cluster, and none is configured; allowed: memory, local, origin"
+NO_REPLICAS = "replica comes with the shared cluster, which is not there yet; allowed: memory, local, origin"
 
 
-def _possible(level: str) -> str:
+def _possible(level: object) -> object:
     if level == "replica":
         raise ValueError(NO_REPLICAS)
     return level
 
 
-Ack = Annotated[Literal["memory", "local", "replica", "origin"], AfterValidator(_possible)]
-"""A level of ``model.Durability`` that fsync can wait for."""
+Ack = Annotated[Literal["memory", "local", "origin"], BeforeValidator(_possible)]
+"""A level of ``model.Durability`` that fsync can wait for today."""
 
 
 class Profile(BaseModel):

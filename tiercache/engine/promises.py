@@ -15,6 +15,9 @@ from tiercache.model import Durability, Entry, Key
 ACK = b"user.tiercache.ack"
 """The level that fsync waits for, of this file; of a directory, what is made in it begins with."""
 
+LEVELS = tuple(level.label for level in Durability if level is not Durability.REPLICA)
+"""The words of those that can be promised today."""
+
 Xattrs = tuple[tuple[bytes, bytes], ...]
 
 
@@ -87,8 +90,7 @@ def level_of(word: str) -> Durability:
     try:
         level = Durability[word.upper()]
     except KeyError:
-        known = ", ".join(level.label for level in Durability)
-        raise InvalidArgument(f"there is no level {word!r}; there are: {known}") from None
+        raise InvalidArgument(f"there is no level {word!r}; there are: {', '.join(LEVELS)}") from None
     if level is Durability.REPLICA:
         raise Unsupported(NO_REPLICAS)
     return level
