@@ -318,7 +318,7 @@ def _driver(vfs: Vfs, path: str, engine: Engine) -> Driver:
         raise MountError("pyfuse3 is not installed: pip install 'tiercache-fs[pyfuse3]', or use the driver kernel")
     from tiercache.fuse.pyfuse3_driver import Pyfuse3Driver
 
-    return Pyfuse3Driver(vfs, path)
+    return Pyfuse3Driver(vfs, path, metrics=engine.metrics)
 
 
 def _prepare(engine: Engine, namespace: Namespace, root_key: Key, mountpoint: str) -> str:

@@ -19,9 +19,10 @@ from pyfuse3 import FileHandleT, FileNameT, FlagT, FUSEError, InodeT, ModeT, XAt
 
 from tiercache.errors import Absent, MountError
 from tiercache.fuse.attributes import PREFERRED_IO_BYTES, Attr, Caller, EntryOut
-from tiercache.fuse.guard import errno_for
+from tiercache.fuse.guard import Guard
 from tiercache.fuse.options import MountOptions
 from tiercache.fuse.vfs import Vfs
+from tiercache.metrics import Metrics
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +49,9 @@ def guarded(handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corouti
         except FUSEError:
             raise
         except Exception as error:
-            raise FUSEError(errno_for(error, operation, args[1:3])) from None
+            operations = args[0]
+            assert isinstance(operations, Operations)
+            raise FUSEError(operations.guard.errno_for(error, operation, args[1:3])) from None
 
     return wrapper
 
@@ -60,9 +63,10 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False  # it breaks O_APPEND and files that others change (libfuse#191)
     enable_acl = False
 
-    def __init__(self, vfs: Vfs) -> None:
+    def __init__(self, vfs: Vfs, guard: Guard) -> None:
         super().__init__()
         self._vfs = vfs
+        self.guard = guard
 
     @guarded
     async def lookup(
@@ -247,8 +251,9 @@ class Pyfuse3Driver:
     name = "pyfuse3"
     gone = True  # no other engine could go on with it
 
-    def __init__(self, vfs: Vfs, mountpoint: str) -> None:
+    def __init__(self, vfs: Vfs, mountpoint: str, *, metrics: Metrics) -> None:
         self._vfs = vfs
+        self._guard = Guard(metrics)
         self._mountpoint = mountpoint
         if not _in_use.acquire(blocking=False):
             raise MountError(f"{mountpoint}: pyfuse3 hosts one mount per process, and this process has one")
@@ -261,7 +266,7 @@ class Pyfuse3Driver:
     def mount(self) -> None:
         """Ask the kernel for the mount."""
         try:
-            pyfuse3.init(Operations(self._vfs), self._mountpoint, _mount_options(self._vfs.options))
+            pyfuse3.init(Operations(self._vfs, self._guard), self._mountpoint, _mount_options(self._vfs.options))
         except RuntimeError as error:
             _in_use.release()
             raise MountError(f"{self._mountpoint}: libfuse could not mount: {error}") from None

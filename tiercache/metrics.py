@@ -84,6 +84,9 @@ class Metrics:
 
         self.mounts = self._gauge("mounts", "Mounts of this engine")
         self.mount_requests = self._counter("mount_requests", "Requests of the kernel, by how they were served", "how")
+        self.mount_failures = self._counter(
+            "mount_failures", "Failed requests of the kernel, of which the log tells some", "operation", "error"
+        )
         self.restarts = self._gauge("restarts", "Engines that were replaced since the first one was started")
 
     def snapshot(self) -> dict[str, float | dict[str, float]]:

@@ -13,7 +13,7 @@ from time import perf_counter
 import trio
 
 from tiercache.errors import Broken
-from tiercache.fuse.guard import errno_for
+from tiercache.fuse.guard import Guard
 from tiercache.fuse.kernel import mounting, wire
 from tiercache.fuse.kernel.inline import INLINE
 from tiercache.fuse.kernel.requests import HANDLERS, Answer, forget
@@ -84,6 +84,7 @@ class KernelDriver:
         self._memory = memory
         self._stack_depth = stack_depth
         self._mountpoint = mountpoint
+        self._guard = Guard(metrics)
         self._count_inline = metrics.mount_requests.labels(how="inline").inc
         self._count_waiting = metrics.mount_requests.labels(how="waiting").inc
         self._descriptor = -1
@@ -222,7 +223,7 @@ class KernelDriver:
         try:
             body = answer_now(self._vfs, request)
         except Exception as error:
-            self._reply(request.unique, _errno_of(error, request), ())
+            self._reply(request.unique, self._errno_of(error, request), ())
             return True
         if body is None:
             return False
@@ -253,7 +254,7 @@ class KernelDriver:
         try:
             return 0, await handler(self._vfs, request)
         except Exception as error:
-            return _errno_of(error, request), ()
+            return self._errno_of(error, request), ()
 
     def _reply(self, unique: int, code: int, body: Sequence[bytes | memoryview]) -> None:
         length = wire.OUT_HEADER.size + sum(map(len, body))
@@ -291,6 +292,9 @@ class KernelDriver:
             self._stack_depth,
         )
 
+    def _errno_of(self, error: Exception, request: Request) -> int:
+        return self._guard.errno_for(error, Opcode(request.opcode).name.lower(), f"node {request.node}")
+
     def _begin(self, flags: int) -> None:
         if flags & InitFlag.PASSTHROUGH:
             self._vfs.backings.lender = self
@@ -320,7 +324,3 @@ class KernelDriver:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _errno_of(error: Exception, request: Request) -> int:
-    return errno_for(error, Opcode(request.opcode).name.lower(), f"node {request.node}")

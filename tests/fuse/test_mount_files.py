@@ -315,6 +315,20 @@ def test_extended_attributes_that_no_object_could_hold_are_refused(mounted: Moun
     assert {name: os.getxattr(path, name) for name in os.listxattr(path)} == kept
 
 
+def test_what_is_refused_in_a_loop_is_told_once(mounted: Mounted, root: Path) -> None:
+    def told_and_counted() -> tuple[int, int]:
+        counted = mounted.engine.client.status()["metrics"].get("mount_failures_total", {})
+        return mounted.engine.log().count("setxattr of "), counted.get("setxattr/ENOSPC", 0)
+
+    path = root / "file"
+    path.write_bytes(b"x")
+    told, counted = told_and_counted()
+    for _ in range(50):
+        with refused(errno.ENOSPC):
+            os.setxattr(path, "user.large", b"x" * 3000)
+    assert told_and_counted() == (told + 1, counted + 50)
+
+
 def test_the_state_of_a_file_can_be_read(mounted: Mounted, root: Path) -> None:
     with open(root / "file", "wb") as file:
         file.write(b"x")
