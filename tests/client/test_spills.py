@@ -17,25 +17,14 @@ from rig.engines import PATIENCE_S, attached_client, small_config
 from rig.faultproxy import FaultProxy
 from rig.s3_limits import ScaledLimits, ScaledStore
 from rig.seaweedfs import Bucket
+from rig.spilling import CAPACITY, KIB, MIB, PART, SETTINGS, SIZE, killed_in_the_middle, write_in_pieces
 from tiercache.client import Client, RemoteOrigin
 from tiercache.engine.lock import owner_pid
 from tiercache.errors import Absent, Changed, NoSpace, TierCacheError
 from tiercache.filesystem import TierCacheFileSystem
 
-KIB = 1024
-MIB = 1024 * KIB
-PART = 64 * KIB
-CAPACITY = 512 * KIB
-SIZE = 2 * MIB + 321
 STORE = ScaledLimits(max_parts=100, min_part_bytes=PART, single_put_bytes=MIB, single_copy_bytes=MIB)
 LIMITS = {"max_parts": 100, "min_part": PART, "max_part": "1MiB", "single_copy": "1MiB"}
-SETTINGS = {
-    "staging.capacity": CAPACITY,
-    "staging.wait_max_s": 30,
-    "upload.part_size": PART,
-    "upload.retry_base_s": "10ms",
-    "fetch.retry_base_s": "1ms",
-}
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +70,6 @@ def ground(client: Client, s3_bucket: Bucket, s3_proxy: FaultProxy) -> Ground:
 @pytest.fixture
 def origin(ground: Ground) -> RemoteOrigin:
     return ground.attach()
-
-
-def write_in_pieces(writer: Any, data: bytes, piece_bytes: int = 50_000) -> None:
-    for offset in range(0, len(data), piece_bytes):
-        writer.write(data[offset : offset + piece_bytes])
 
 
 @pytest.mark.parametrize("piece_bytes", [50_000, SIZE], ids=["pieces", "at once"])
@@ -212,30 +196,9 @@ def test_a_discarded_one_leaves_no_parts_and_the_old_content(ground: Ground, ori
     assert origin.cat(b"a") == b"old"
 
 
-def killed_in_the_middle(ground: Ground, origin: RemoteOrigin) -> None:
-    """A child that writes more than fits, says so and waits to be killed."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            writer = origin.create(b"a")
-            write_in_pieces(writer, bytes_of("a", SIZE))
-            os.write(writing, b"x")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(writing)
-    try:
-        assert os.read(reading, 1) == b"x"
-    finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
 def test_a_writer_that_is_killed_leaves_no_parts_and_the_old_content(ground: Ground, origin: RemoteOrigin) -> None:
     ground.bucket.put("a", b"old")
-    killed_in_the_middle(ground, origin)
+    killed_in_the_middle(origin, b"a")
     ground.clean_up()
     assert origin.cat(b"a") == b"old"
     assert ground.figure("staged_bytes") == 0

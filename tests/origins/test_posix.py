@@ -23,8 +23,8 @@ from tiercache.errors import (
     Unsupported,
 )
 from tiercache.model import SPECIAL_KINDS, Attributes, Kind
-from tiercache.origins import Source, Upload
-from tiercache.origins.base import unfinished
+from tiercache.origins import ALWAYS, Condition, Source, Upload
+from tiercache.origins.base import Part, unfinished
 from tiercache.origins.posix import PosixOrigin
 from tiercache.origins.posix_calls import classify
 from tiercache.origins.temporary import temporary_name
@@ -274,3 +274,30 @@ def test_space_of_a_place_that_is_not_there_yet(tree: Path) -> None:
     assert ORIGIN.space(key_of(tree / "a" / "b")).total_bytes > 0
     with pytest.raises(Absent):
         ORIGIN.stat(key_of(tree / "a"))
+
+
+def test_a_completion_that_is_repeated_has_happened_and_parts_may_come_again(tree: Path) -> None:
+    source = tree.parent / "source"
+    source.write_bytes(b"0123456789")
+    stream = ORIGIN.stream(key_of(tree / "file"), Upload(Source(str(source), 0), upload_id="mine.1"), part_max_bytes=4)
+    assert [stream.part_bytes(number) for number in (1, 1_000_000)] == [4, 4]
+    for part in (Part(1, 0, 4), Part(2, 4, 4), Part(1, 0, 4), Part(3, 8, 2)):
+        stream.send([part])
+    assert list(ORIGIN.list(key_of(tree))) == []
+    first = stream.complete(10, Condition(absent=True))
+    assert stream.complete(10, Condition(absent=True)) == first == ORIGIN.stat(key_of(tree / "file"))
+    assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"0123456789")]
+
+
+def test_a_stream_that_lacks_bytes_takes_no_name(tree: Path) -> None:
+    (tree / "file").write_bytes(b"old")
+    source = tree.parent / "source"
+    source.write_bytes(b"0123")
+    stream = ORIGIN.stream(key_of(tree / "file"), Upload(Source(str(source), 0), upload_id="mine.1"), part_max_bytes=4)
+    stream.send([Part(1, 0, 4)])
+    with pytest.raises(Broken, match="4 of 8 bytes"):
+        stream.complete(8, ALWAYS)
+    with pytest.raises(Changed):
+        stream.complete(4, Condition(absent=True))
+    ORIGIN.abort_uploads(key_of(tree / "file"), "", stream.id)
+    assert [(path.name, path.read_bytes()) for path in tree.iterdir()] == [("file", b"old")]

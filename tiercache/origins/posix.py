@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat as stat_module
 from collections.abc import Iterator
 
-from tiercache.errors import Absent, Broken, Changed, InvalidArgument, IsDirectory, NotDirectory, Unsupported
+from tiercache.errors import Absent, Broken, InvalidArgument, IsDirectory, NotDirectory, Unsupported
 from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
-from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Condition, Source, Upload, require_length, unfinished
-from tiercache.origins.posix_attributes import FILE_TYPES, UPLOAD_XATTR, apply_attributes, object_stat, stat_etag
+from tiercache.origins.base import (
+    LONGEST_KEY_BYTES,
+    Capability,
+    Condition,
+    Source,
+    Stream,
+    Upload,
+    require_length,
+    unfinished,
+)
+from tiercache.origins.posix_attributes import FILE_TYPES, apply_attributes, object_stat, stat_etag
 from tiercache.origins.posix_calls import (
     EXCHANGE,
     NO_REPLACE,
     copy_bytes,
     domain_errors,
     located,
-    make_directories,
     renameat2,
     show,
 )
-from tiercache.origins.temporary import PREFIX, temporary_name
+from tiercache.origins.posix_replace import (
+    check_condition,
+    check_etag,
+    closing,
+    finish,
+    kept,
+    lstat_or_none,
+    replace,
+    store_upload_id,
+    sync_directory,
+    temporary_path,
+)
+from tiercache.origins.posix_stream import PosixStream
+from tiercache.origins.temporary import PREFIX
 
 _CAPABILITIES = (
     Capability.EMPTY_DIRECTORIES
@@ -36,11 +56,17 @@ _CAPABILITIES = (
     | Capability.STORED_ATTRIBUTES
 )
 
+PART_BYTES = 16 * 1024 * 1024
+"""How much of a file that goes up while it is written is copied at a time."""
+
 _READABLE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # not to hang on a FIFO
 
 
 class PosixOrigin:
     """Everything under ``/``; ``write`` replaces a name by renaming a finished temporary file over it."""
+
+    def __init__(self, *, part_bytes: int = PART_BYTES) -> None:
+        self._part_bytes = part_bytes
 
     @property
     def identity(self) -> str:
@@ -93,9 +119,9 @@ class PosixOrigin:
 
     def read(self, key: Key, offset: int, length: int, etag: str) -> memoryview:
         with _opened(key) as fd:
-            _check_etag(key, stat_etag(os.fstat(fd)), etag)
+            check_etag(key, stat_etag(os.fstat(fd)), etag)
             data = _pread_all(fd, offset, length)
-            _check_etag(key, stat_etag(os.fstat(fd)), etag)  # the bytes are of this version only if it still is one
+            check_etag(key, stat_etag(os.fstat(fd)), etag)  # the bytes are of this version only if it still is one
         if len(data) != length:
             raise Broken(f"{show(key)}: {length} bytes at {offset} wanted, {len(data)} there")
         return memoryview(data)
@@ -110,19 +136,23 @@ class PosixOrigin:
         return before, self.read(key, 0, before.size_bytes, before.etag)
 
     def write(self, key: Key, upload: Upload) -> ObjectStat:
-        before = _lstat_or_none(key)
+        before = lstat_or_none(key)
         if before is not None and stat_module.S_ISDIR(before.st_mode):
             raise IsDirectory(f"{show(key)} is a directory")
         linked = before is not None and before.st_nlink > 1 and stat_module.S_ISREG(before.st_mode)
         if upload.in_place and linked:
             # a rename would part it from its other names, so this one case gives up atomicity; the staged
             # bytes are still there for another try, and readers see another etag
-            _check_condition(key, upload.condition)
+            check_condition(key, upload.condition)
             with located(key) as path:
                 _overwrite(path, upload)
         else:
-            _replace(key, upload._replace(attributes=upload.attributes or _kept(before)))
+            replace(key, upload._replace(attributes=upload.attributes or kept(before)))
         return self._checked(key, upload.source)
+
+    def stream(self, key: Key, upload: Upload, *, part_max_bytes: int) -> Stream:
+        """``StreamingOrigin.stream``: the temporary file that an upload of this id would fill, filled bit by bit."""
+        return PosixStream(key, upload, min(self._part_bytes, part_max_bytes))
 
     def _checked(self, key: Key, source: Source) -> ObjectStat:
         with located(key) as path:
@@ -133,12 +163,12 @@ class PosixOrigin:
 
     def abort_uploads(self, key: Key, upload_id: str, parted_id: str = "") -> None:
         with contextlib.suppress(Absent, NotDirectory), located(key) as path:
-            os.unlink(_temporary_path(path, upload_id))
+            os.unlink(temporary_path(path, upload_id or parted_id))
 
     def delete(self, key: Key, etag: str = "") -> None:
         with located(key) as path:
             if etag:
-                _check_etag(key, stat_etag(os.lstat(path)), etag)
+                check_etag(key, stat_etag(os.lstat(path)), etag)
             os.unlink(path)
 
     def copy(self, source: Key, target: Key, etag: str = "") -> ObjectStat:
@@ -146,10 +176,10 @@ class PosixOrigin:
             with located(source) as path:
                 before = object_stat(source, path)
             if etag:
-                _check_etag(source, before.etag, etag)
+                check_etag(source, before.etag, etag)
             local = Source(f"/proc/self/fd/{fd}", before.size_bytes)
-            _replace(target, Upload(local, before.attributes))
-            _check_etag(source, stat_etag(os.fstat(fd)), before.etag)
+            replace(target, Upload(local, before.attributes))
+            check_etag(source, stat_etag(os.fstat(fd)), before.etag)
             return self._checked(target, local)
 
     def rename(self, source: Key, target: Key, *, no_replace: bool = False, exchange: bool = False) -> None:
@@ -163,7 +193,7 @@ class PosixOrigin:
                 os.rename(path, target_path)
         for directory in {parent_of(source), parent_of(target)}:
             with located(directory) as path:
-                _sync_directory(path)
+                sync_directory(path)
 
     def make_directory(self, key: Key, attributes: Attributes | None = None) -> ObjectStat:
         with located(key) as path:
@@ -180,7 +210,7 @@ class PosixOrigin:
         self, key: Key, target: bytes, attributes: Attributes | None = None, *, replaces: str = ""
     ) -> ObjectStat:
         with located(key) as path:
-            place = _temporary_path(path, "") if replaces else path
+            place = temporary_path(path, "") if replaces else path
             os.symlink(target, place)
             if attributes is not None:
                 apply_attributes(place, attributes)
@@ -203,12 +233,12 @@ class PosixOrigin:
     def set_attributes(self, key: Key, attributes: Attributes, etag: str = "") -> ObjectStat:
         with located(key) as path:
             if etag:
-                _check_etag(key, stat_etag(os.lstat(path)), etag)
+                check_etag(key, stat_etag(os.lstat(path)), etag)
             apply_attributes(path, attributes)
             return object_stat(key, path)
 
     def space(self, key: Key) -> Space:
-        while _lstat_or_none(key) is None:
+        while lstat_or_none(key) is None:
             key = parent_of(key)
         with located(key) as path:
             got = os.statvfs(path)
@@ -251,62 +281,9 @@ def _pread_all(fd: int, offset: int, length: int) -> bytearray:
     return data
 
 
-def _check_etag(key: Key, found: str, wanted: str) -> None:
-    if found != wanted:
-        raise Changed(f"{show(key)} is no longer the version that was asked for")
-
-
-def _lstat_or_none(key: Key) -> os.stat_result | None:
-    try:
-        with located(key) as path:
-            return os.lstat(path)
-    except Absent:
-        return None
-
-
-def _check_condition(key: Key, condition: Condition) -> None:
-    current = _lstat_or_none(key)
-    if condition.absent and current is not None:
-        raise Changed(f"{show(key)} exists already")
-    if condition.etag:
-        _check_etag(key, "" if current is None else stat_etag(current), condition.etag)
-
-
-def _kept(before: os.stat_result | None) -> Attributes | None:
-    """Owner and mode of the file that a writer without attributes replaces."""
-    if before is None or not stat_module.S_ISREG(before.st_mode):
-        return None
-    return Attributes(stat_module.S_IMODE(before.st_mode), before.st_uid, before.st_gid, mtime_ns=0)
-
-
-def _temporary_path(path: bytes, upload_id: str) -> bytes:
-    directory, name = os.path.split(path)
-    return os.path.join(directory, os.fsencode(temporary_name(name, upload_id)))
-
-
-def _replace(key: Key, upload: Upload) -> None:
-    make_directories(parent_of(key))
-    with located(key) as path:
-        temporary = _temporary_path(path, upload.upload_id)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)  # an interrupted try of the same file
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with _closing(fd):
-                copy_bytes(upload, fd)
-                _finish(fd, temporary, upload)
-            _check_condition(key, upload.condition)
-            _put_in_place(temporary, path, key, upload.condition)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-        _sync_directory(os.path.dirname(path))
-
-
 def _put_over(temporary: bytes, path: bytes, key: Key, etag: str) -> None:
     try:
-        _check_condition(key, Condition(etag=etag))
+        check_condition(key, Condition(etag=etag))
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -314,55 +291,12 @@ def _put_over(temporary: bytes, path: bytes, key: Key, etag: str) -> None:
         raise
 
 
-def _put_in_place(temporary: bytes, path: bytes, key: Key, condition: Condition) -> None:
-    if not condition.absent:
-        os.rename(temporary, path)
-        return
-    try:
-        os.link(temporary, path)  # fails if the name exists, on every filesystem with hard links
-    except FileExistsError:
-        raise Changed(f"{show(key)} exists already") from None
-    os.unlink(temporary)
-
-
 def _overwrite(path: bytes, upload: Upload) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with _closing(fd):
+    with closing(fd):
         # told before the first byte goes and until all are durable: the next try must know the torn file for its own
-        _store_upload_id(fd, unfinished(upload.upload_id))
+        store_upload_id(fd, unfinished(upload.upload_id))
         os.ftruncate(fd, 0)
         copy_bytes(upload, fd)
         os.fsync(fd)
-        _finish(fd, path, upload)
-
-
-def _finish(fd: int, path: bytes, upload: Upload) -> None:
-    """The bytes are in ``fd``: give it its attributes and make everything durable."""
-    _store_upload_id(fd, upload.upload_id)
-    if upload.attributes is not None:
-        apply_attributes(path, upload.attributes)
-    os.fsync(fd)
-
-
-@contextlib.contextmanager
-def _closing(fd: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(fd)
-
-
-def _store_upload_id(fd: int, upload_id: str) -> None:
-    with contextlib.suppress(OSError):  # a filesystem without user xattrs: recovery then goes by the etag
-        os.setxattr(fd, UPLOAD_XATTR, upload_id.encode())
-
-
-def _sync_directory(path: bytes) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network filesystems do not know it
-            raise
-    finally:
-        os.close(fd)
+        finish(fd, path, upload)

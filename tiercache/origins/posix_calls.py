@@ -137,13 +137,17 @@ def _libc() -> ctypes.CDLL:
 
 def copy_bytes(upload: Upload, target_fd: int) -> None:
     """Copy the whole source file into ``target_fd``; in the kernel (or by sharing extents) where that works."""
+    copy_range(upload, target_fd, 0, upload.source.size_bytes)
+
+
+def copy_range(upload: Upload, target_fd: int, offset: int, end: int) -> None:
+    """The same for what lies between two offsets, to the same place."""
     source = upload.source
     source_fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         copy = _copy_in_kernel
-        offset = 0
-        while offset < source.size_bytes:
-            wanted = min(_CHUNK_BYTES, source.size_bytes - offset)
+        while offset < end:
+            wanted = min(_CHUNK_BYTES, end - offset)
             upload.pace(wanted)
             try:
                 moved = copy(source_fd, target_fd, offset, wanted)
@@ -153,7 +157,7 @@ def copy_bytes(upload: Upload, target_fd: int) -> None:
                 copy = _copy_through_us
                 continue
             if not moved:
-                raise errors.Broken(f"{source.path} ended at {offset} of {source.size_bytes} bytes")
+                raise errors.Broken(f"{source.path} ended at {offset} of {end} bytes")
             offset += moved
             if upload.progress is not None:
                 upload.progress(moved)

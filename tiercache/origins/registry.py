@@ -84,7 +84,7 @@ def open_origin(
     if address.scheme == "file" and client != "fsspec":
         from tiercache.origins.posix import PosixOrigin
 
-        return PosixOrigin(), address.key
+        return PosixOrigin(part_bytes=limits.part_size_bytes), address.key
     if address.scheme in _S3 and client == "obstore":
         from tiercache.origins.s3 import S3Options, S3Origin
 
