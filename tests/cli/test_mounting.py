@@ -220,6 +220,28 @@ def test_drain_waits_for_a_path_and_says_by_its_status_what_has_not_come_so_far(
     tiercache.good(*tiercache.here("umount", mountpoint))
 
 
+def test_drain_of_a_path_and_umount_hurry_nothing_else(
+    tiercache: Command, origin: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    (other / "shown").mkdir(parents=True)
+    (other / "mnt").mkdir()
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, "--set", "staging.upload_delay_s=1h"))
+    tiercache.good(*tiercache.here("mount", other / "shown", other / "mnt"))
+    (mountpoint / "run").mkdir()
+    for name in ("run/shard", "run/.metadata", "run/late", "elsewhere"):
+        (mountpoint / name).write_bytes(b"bytes")
+    (other / "mnt" / "file").write_bytes(b"bytes")
+    tiercache.good("drain", mountpoint / "run" / ".metadata")
+    arrived = {path.name for path in [*origin.rglob("*"), *(other / "shown").iterdir()] if path.is_file()}
+    assert arrived == {"a.txt", "b.txt", "shard", ".metadata"}
+    tiercache.good("umount", other / "mnt")
+    assert (other / "shown" / "file").read_bytes() == b"bytes"
+    assert not (origin / "elsewhere").exists()
+    tiercache.good("umount", mountpoint)
+    assert (origin / "elsewhere").read_bytes() == b"bytes"
+
+
 def test_a_mount_says_what_it_promises(tiercache: Command, origin: Path, mountpoint: Path) -> None:
     refused = tiercache.failure(*tiercache.here("mount", origin, mountpoint, "--profile", "scratch", "--ack", "origin"))
     assert refused == "the profile scratch keeps files on this node: no ack = origin"

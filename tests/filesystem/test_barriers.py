@@ -76,7 +76,7 @@ def test_flush_brings_each_file_to_what_fsync_promises_of_it(place: Place) -> No
     place.fs.flush(place.path("b"))
     assert [place.durable(name) for name in ("a", "a.sure", "b")] == ["memory", "memory", "local"]
     place.fs.flush()
-    assert place.durable("a") in ("local", "origin")  # what is asked for goes up; others may come along
+    assert place.durable("a") == "local"
     assert place.durable("a.sure") == "origin"
     assert "a.sure" in place.arrived()
 

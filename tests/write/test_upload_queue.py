@@ -99,6 +99,18 @@ def test_a_delayed_file_waits_for_its_time_or_for_a_hurry() -> None:
     assert queue.next_due_s() == float("inf")
 
 
+def test_a_hurry_for_some_files_leaves_the_others_their_time() -> None:
+    queue = UploadQueue(4)
+    for item, due_s in ((1, 5), (2, 3), (3, 9)):
+        queue.add(item, 1, due_s=due_s)
+    queue.add(2, 1, due_s=7)
+    queue.hurry({3, 4})
+    assert queue.take(0) == (3, Bulk.SMALL)
+    assert queue.take(0) is None
+    assert queue.next_due_s() == 5
+    assert [queue.take(8), queue.take(8)] == [(1, Bulk.SMALL), (2, Bulk.SMALL)]
+
+
 def test_a_file_that_is_added_again_has_one_place_only() -> None:
     queue = UploadQueue(4)
     queue.add(1, 1, due_s=5)

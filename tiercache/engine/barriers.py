@@ -110,7 +110,10 @@ class Barrier:
     def _hurry_once(self) -> None:
         if not self._hurries:
             self._hurries = True
-            self._hurry.enter_context(self._engine.writeback.hurrying())
+            self._hurry.enter_context(self._engine.writeback.hurrying(self._hurried))
+
+    def _hurried(self, record: StagedRecord) -> bool:
+        return self._means(record) and self._level(record) is Durability.ORIGIN
 
     # -- bringing -----------------------------------------------------------------------------------
 

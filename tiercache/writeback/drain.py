@@ -43,15 +43,13 @@ class Drain:
         self._failed_before = dict(uploader.failures)
 
     async def run(self, deadline_s: float, progress: Callable[[DrainProgress], None] | None) -> DrainResult:
-        self._uploader.hurried += 1
-        self._uploader.hurry()
-        try:
-            with trio.move_on_after(deadline_s):
-                while self._must_wait():
-                    self._tell(progress)
-                    await self._uploader.changed.heard()
-        finally:
-            self._uploader.hurried -= 1
+        ids = set(self._ids)
+        # Retractions belong to a drain of everything: then they are hurried too.
+        meant = None if self._with_retractions else lambda record: record.id in ids
+        with self._uploader.hurrying(meant), trio.move_on_after(deadline_s):
+            while self._must_wait():
+                self._tell(progress)
+                await self._uploader.changed.heard()
         self._tell(progress)
         return self._result()
 

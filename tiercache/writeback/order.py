@@ -51,6 +51,13 @@ class Order:
         self._ahead[record.id] = record.rank, [other.id for other in found]
         return found[-1] if found else None
 
+    def all_ahead_of(self, record: StagedRecord) -> list[StagedRecord]:
+        """Those that ``ahead_of`` tells one after the other."""
+        if self.ahead_of(record) is None:
+            return []
+        ahead = [self._journal.get(staged_id) for staged_id in self._ahead[record.id][1]]
+        return [other for other in ahead if other is not None]
+
     def forget(self, staged_id: int) -> None:
         """The file has gone up, or is gone."""
         self._ahead.pop(staged_id, None)

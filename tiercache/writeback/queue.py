@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from collections.abc import Collection
 
 LARGE_BYTES = 16 * 1024 * 1024
 """From this size on a file counts as large: it takes seconds of a slot; one small file more delays it little."""
@@ -67,12 +68,18 @@ class UploadQueue:
             line.pop(item, None)
         self._due.pop(item, None)
 
-    def hurry(self) -> None:
-        """Everything that waits for its time is due now."""
-        for _due_s, item, bulk in sorted(self._later):
-            if self._due.pop(item, None) is not None:
+    def hurry(self, items: Collection[int] | None = None) -> None:
+        """What waits for its time is due now: everything, or these."""
+        kept = []
+        for due_s, item, bulk in sorted(self._later):
+            if self._due.get(item) != due_s:
+                continue  # it was given another time since
+            if items is None or item in items:
+                del self._due[item]
                 self._lines[bulk][item] = None
-        self._later.clear()
+            else:
+                kept.append((due_s, item, bulk))
+        self._later = kept  # sorted, and so a heap
 
     def next_due_s(self) -> float:
         """When the next delayed id falls due; infinity if there is none."""

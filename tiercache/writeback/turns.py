@@ -3,7 +3,7 @@ who has others ahead until they have gone up."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
@@ -76,9 +76,9 @@ class Turns:
     def is_busy(self, lane: Lane) -> bool:
         return lane in self._busy
 
-    def hurry(self) -> None:
-        """Everything that waits for its time is due now."""
-        self._queue.hurry()
+    def hurry(self, ids: Collection[int] | None = None) -> None:
+        """What waits for its time is due now: everything, or these."""
+        self._queue.hurry(ids)
         self._work.ring()
 
     async def give(self, nursery: trio.Nursery, work: Callable[[StagedRecord], Awaitable[None]]) -> None:

@@ -22,6 +22,7 @@ from tiercache.writeback.attempts import Attempts
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.commit import Adopts, Commits
 from tiercache.writeback.held_back import HeldBack
+from tiercache.writeback.hurries import Hurries
 from tiercache.writeback.order import Order
 from tiercache.writeback.pace import Pace
 from tiercache.writeback.retractions import Retractions
@@ -72,6 +73,8 @@ class Uploader:
         self.failures: dict[int, Failure] = {}
         self._held_back = HeldBack(journal, order, self.failures, self.changed)
         self.turns = Turns(journal, slots=upload.concurrency, changed=self.changed, ahead=self._has_others_ahead)
+        self._hurries = Hurries(journal, order, self.turns)
+        self.hurrying = self._hurries.hurrying
         self.retractions = Retractions(journal, resolve_origin, self.turns, self._threads, on_moved, memory)
         self.attempts = Attempts(staging)
         self._commits = Commits(
@@ -81,8 +84,6 @@ class Uploader:
         # Records that made an earlier one of the same file give way: they are not stopped in their turn, so that a
         # file that is rewritten all the time gets up at last.
         self._displacing: set[int] = set()
-        self.hurried = 0
-        """How many drains are under way: while any is, nothing waits for its delay."""
         self.running = False
         self.on_superseded: Callable[[int, int], None] = lambda older, newer: None
         """Called when the bytes of the first id travel as part of the second from now on."""
@@ -94,7 +95,7 @@ class Uploader:
     def enqueue_sealed(self, record: StagedRecord) -> None:
         """Let a sealed file have its turn, after the delay that spares temporary files the way to the origin."""
         self.failures.pop(record.id, None)
-        delay_s = 0.0 if self.hurried else self._delay_s
+        delay_s = 0.0 if self._hurries.concern(record) else self._delay_s
         self.turns.add(record, due_s=trio.current_time() + delay_s if delay_s else 0.0)
         for older in self._journal.at(*record.lane):
             attempt = self.attempts.get(older.id)
@@ -117,11 +118,10 @@ class Uploader:
     def _has_others_ahead(self, record: StagedRecord) -> bool:
         if record.state is StagedState.CANCELLED:
             return self.retractions.waits_for(record) is not record
-        return self._held_back.has_others_ahead(record)
-
-    def hurry(self) -> None:
-        """Try everything now, failed ones included."""
-        self.turns.hurry()
+        held = self._held_back.has_others_ahead(record)
+        if held:
+            self._hurries.held(record)
+        return held
 
     def state_changed(self, record: StagedRecord) -> None:
         """Tell everybody who waits or watches."""

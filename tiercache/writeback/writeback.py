@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -93,6 +92,7 @@ class WriteBack:
         seals = Seals(journal, staging, self._uploader)
         self.sync, self.unseal = seals.sync, seals.unseal
         self.seal, self.seal_now = seals.seal, seals.seal_now
+        self.hurrying = self._uploader.hurrying
         self._uploader.secure = self.secure = seals.secure
         names = StagedNames(journal, staging, self._uploader, seals)
         self.insist = seals.insist
@@ -147,16 +147,6 @@ class WriteBack:
         chosen = [record.id for record in self._journal.records() if record.published] if ids is None else list(ids)
         chosen = [i for i in chosen if (record := self._journal.get(i)) is None or self._uploads(record)]
         return await Drain(self._journal, self._uploader, chosen, retractions=everything).run(deadline_s, progress)
-
-    @contextmanager
-    def hurrying(self) -> Iterator[None]:
-        """Somebody waits: inside the block nothing that is sealed waits for its delay, nor for the next try."""
-        self._uploader.hurried += 1
-        self._uploader.hurry()
-        try:
-            yield
-        finally:
-            self._uploader.hurried -= 1
 
     # -- start and status -----------------------------------------------------------------------------------------
 
