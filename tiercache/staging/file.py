@@ -51,35 +51,52 @@ class StagedFile:
         return self._fd
 
     def _reopen(self) -> None:
-        if self._closing:
-            raise Lost(f"{self.path}: is no longer staged")
+        self._must_be_staged()
         try:
             self._fd = self._disk.open(self.path)
         except FileNotFoundError:
-            raise Lost(f"{self.path}: the staged file is gone") from None
+            raise self._gone() from None
         except OSError as error:
             raise disk_error("opening a staged file", error) from error
         self._on_open(self)
 
+    def _must_be_staged(self) -> None:
+        if self._closing:
+            raise Lost(f"{self.path}: is no longer staged")
+
+    def _gone(self) -> Lost:
+        return Lost(f"{self.path}: the staged file is gone")
+
+    def status(self) -> os.stat_result:
+        """What the disk tells of it now, whoever wrote it. A descriptor that rests goes on resting. Lost if the file is
+        gone."""
+        if self._fd >= 0:
+            return os.fstat(self._fd)
+        self._must_be_staged()
+        try:
+            return os.stat(self.path)
+        except FileNotFoundError:
+            raise self._gone() from None
+
     @property
     def size_bytes(self) -> int:
         """The size now, whoever wrote it."""
-        return os.fstat(self.fd).st_size
+        return self.status().st_size
 
     @property
     def mtime_ns(self) -> int:
         """Time of the last change of the bytes, whoever made it."""
-        return os.fstat(self.fd).st_mtime_ns
+        return self.status().st_mtime_ns
 
     @property
     def allocated_bytes(self) -> int:
         """What it takes on the disk: a hole costs nothing."""
-        status = os.fstat(self.fd)
+        status = self.status()
         return min(status.st_size, status.st_blocks * 512)
 
     @property
     def inode(self) -> int:
-        return os.fstat(self.fd).st_ino
+        return self.status().st_ino
 
     def write(self, offset: int, data: bytes | memoryview) -> int:
         """Write all of ``data`` at ``offset``. NoSpace, Broken."""

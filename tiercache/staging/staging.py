@@ -272,9 +272,9 @@ class Staging:
 
     def measure(self, staged_id: int) -> int:
         """The file's size; its charge becomes what it really takes, whoever wrote it. Lost if it is gone."""
+        file = self._files.get(staged_id)
         try:
-            file = self._files.get(staged_id)
-            status = os.fstat(file.fd) if file is not None else os.stat(self.path(staged_id))
+            status = file.status() if file is not None else os.stat(self.path(staged_id))
         except FileNotFoundError:
             raise Lost(f"{self.path(staged_id)}: the staged file is gone") from None
         self._charge_as(staged_id, min(status.st_size, status.st_blocks * 512))
