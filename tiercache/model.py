@@ -142,6 +142,31 @@ class Keep(enum.StrEnum):
     """Ours go up beside theirs, under another name."""
 
 
+class Capability(enum.Flag):
+    """What an origin can do natively; the engine works around what is missing."""
+
+    NONE = 0
+    EMPTY_DIRECTORIES = enum.auto()
+    """Directories exist by themselves. Without it a directory is a key prefix (or a marker object)."""
+    SYMLINKS = enum.auto()
+    HARD_LINKS = enum.auto()
+    RENAME = enum.auto()
+    """``rename`` is one atomic step for files and directories. Without it the engine copies and deletes."""
+    SPECIAL_FILES = enum.auto()
+    """It holds pipes, sockets and devices."""
+    EXCHANGE = enum.auto()
+    """``rename(exchange=True)`` works."""
+    SET_ATTRIBUTES = enum.auto()
+    """``set_attributes`` works without a new upload."""
+    LISTED_ATTRIBUTES = enum.auto()
+    """``list`` and ``walk`` fill ``ObjectStat.attributes``."""
+    CONDITIONAL_WRITE = enum.auto()
+    """``write`` enforces ``Condition`` atomically; without it the check and the write are two steps."""
+    STORED_ATTRIBUTES = enum.auto()
+    """``write`` keeps ``attributes`` with the object."""
+    READ_ONLY = enum.auto()
+
+
 class Attributes(NamedTuple):
     """POSIX attributes that an origin keeps with an object.
 

@@ -220,6 +220,17 @@ def test_an_engine_without_clients_and_work_ends_by_itself(tmp_path: Path) -> No
     assert "idle for 0.1 s" in (config.cache_dir / "engine.log").read_text()
 
 
+@pytest.mark.parametrize("module", ["tiercache.client", "tiercache.filesystem"])
+def test_a_client_imports_nothing_that_only_an_engine_needs(module: str) -> None:
+    """Each worker of a data loader would pay for it; a time would depend on the machine."""
+    script = (
+        f"import sys, {module}; "
+        "print([m for m in ('trio', 'prometheus_client', 'obstore', 'botocore', 'rich') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True)
+    assert found.stdout == "[]\n", found.stderr
+
+
 def test_the_users_working_directory_is_not_searched_for_modules(config: Config, tmp_path: Path) -> None:
     (tmp_path / "trio.py").write_text("raise SystemExit('a file of the user')")
     before = os.getcwd()

@@ -12,8 +12,7 @@ from rig.interposed_origin import Stop, interpose
 from tiercache.engine.misses import ASKED_MAX
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, InvalidArgument, NoSpace, NotEmpty
-from tiercache.model import Key, Kind, ObjectStat
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Key, Kind, ObjectStat
 
 
 async def listed(names: Namespace, key: Key) -> list[str]:

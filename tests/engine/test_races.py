@@ -14,8 +14,7 @@ from rig.interposed_origin import interpose
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
-from tiercache.model import Key
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Key
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
 

@@ -12,7 +12,7 @@ from rig.interposed_origin import interpose
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Broken, Busy, Denied, TierCacheError
-from tiercache.origins.base import Capability
+from tiercache.model import Capability
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}
 LATER = {"upload_delay_s": 60}

@@ -17,7 +17,7 @@ from tiercache.engine.engine import Engine
 from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, Busy, UploadFailed
-from tiercache.origins.base import Capability
+from tiercache.model import Capability
 from tiercache.origins.temporary import temporary_name
 
 NO_TTL = {"general": {"ttl_s": 0, "negative_ttl_s": 0}}

@@ -18,8 +18,8 @@ from tiercache.errors import (
     TierCacheError,
     Unsupported,
 )
-from tiercache.model import Attributes, Key, Kind, ObjectStat, join
-from tiercache.origins import ALWAYS, Capability, Condition, Origin, Source, Upload
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, join
+from tiercache.origins import ALWAYS, Condition, Origin, Source, Upload
 
 ATTRIBUTES = Attributes(0o640, os.getuid(), os.getgid(), 1_700_000_000_123_456_789)
 LARGE_BYTES = 300_001

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, NotDirectory, NotEmpty, TierCacheError, Unsupported
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
-from tiercache.origins.base import LONGEST_KEY_BYTES, Capability, Upload, require_length
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space, is_below
+from tiercache.origins.base import LONGEST_KEY_BYTES, Upload, require_length
 
 _names = itertools.count()
 

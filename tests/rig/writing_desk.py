@@ -19,8 +19,8 @@ from tiercache.config import UploadConfig
 from tiercache.journal import ConditionKind, Journal, OriginSource, StagedRecord
 from tiercache.memory import SMALLEST_BYTES, Memory
 from tiercache.metrics import Metrics
-from tiercache.model import Attributes, Key, ObjectStat, OriginId, StagedState, origin_id
-from tiercache.origins.base import Capability, Origin, Upload
+from tiercache.model import Attributes, Capability, Key, ObjectStat, OriginId, StagedState, origin_id
+from tiercache.origins.base import Origin, Upload
 from tiercache.origins.posix import PosixOrigin
 from tiercache.staging import Disk, Staging
 from tiercache.writeback import WriteBack

@@ -13,8 +13,7 @@ from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.engine.promises import Promises
 from tiercache.errors import Absent, Broken, Changed, EngineUnreachable
-from tiercache.model import Durability, Entry, Key, Kind, VersionId, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Durability, Entry, Key, Kind, VersionId, parent_of
 
 if TYPE_CHECKING:
     from tiercache.client.client import Client

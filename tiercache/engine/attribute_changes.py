@@ -8,8 +8,7 @@ from tiercache.engine.names import Names
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Changed, Unsupported
-from tiercache.model import Attributes, Entry, Key, Kind, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import Attributes, Capability, Entry, Key, Kind, parent_of
 
 
 class AttributeChanges:

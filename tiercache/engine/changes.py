@@ -27,8 +27,7 @@ from tiercache.errors import (
     TierCacheError,
     Unsupported,
 )
-from tiercache.model import Attributes, Entry, Key, Kind, ObjectStat, is_below, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import Attributes, Capability, Entry, Key, Kind, ObjectStat, is_below, parent_of
 from tiercache.writeback import WriteBack
 
 log = logging.getLogger("tiercache.engine")

@@ -16,8 +16,7 @@ from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import Absent, Changed, Exists, IsDirectory, Lost, NotDirectory, Unsupported
 from tiercache.journal import ConditionKind, StagedRecord
-from tiercache.model import Attributes, Durability, Entry, Key, Kind, StagedState, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import Attributes, Capability, Durability, Entry, Key, Kind, StagedState, parent_of
 from tiercache.staging import StagedFile
 from tiercache.writeback import Spilled, wanted_condition
 

@@ -16,8 +16,7 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.errors import TierCacheError
 from tiercache.journal import DirectoryMove, Intent, StagedRecord
-from tiercache.model import Entry, Key, Kind, StagedState, is_below, version_id
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Entry, Key, Kind, StagedState, is_below, version_id
 
 log = logging.getLogger("tiercache.engine")
 

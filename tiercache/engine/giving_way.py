@@ -11,8 +11,7 @@ from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.engine.writes import Writes
 from tiercache.errors import TierCacheError
-from tiercache.model import Entry
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Entry
 
 
 class GivingWay:

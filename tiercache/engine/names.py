@@ -10,8 +10,18 @@ from tiercache.engine.entries import absent_entry, child_name, directory_entry, 
 from tiercache.engine.misses import Misses
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent, IsDirectory, NotDirectory, TierCacheError, Unsupported
-from tiercache.model import SPECIAL_KINDS, Entry, Key, Kind, ObjectStat, has_posix_spelling, is_below, join, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import (
+    SPECIAL_KINDS,
+    Capability,
+    Entry,
+    Key,
+    Kind,
+    ObjectStat,
+    has_posix_spelling,
+    is_below,
+    join,
+    parent_of,
+)
 
 LISTING_ATTEMPTS = 3
 """How often a listing that a local change overtook is asked again before it is used without being remembered."""

@@ -27,8 +27,7 @@ from tiercache.engine.tree import ChangeListener, Tree
 from tiercache.engine.writes import Writes
 from tiercache.engine.xattrs import Xattrs
 from tiercache.errors import Absent, Changed, ReadOnly
-from tiercache.model import Attributes, Entry, Key, Kind, OriginId, Space, VersionId, kept_time_ns
-from tiercache.origins.base import Capability
+from tiercache.model import Attributes, Capability, Entry, Key, Kind, OriginId, Space, VersionId, kept_time_ns
 from tiercache.staging import StagedFile
 from tiercache.writeback import Spilled
 

@@ -26,17 +26,7 @@ from tiercache.errors import (
     NotDirectory,
     NotEmpty,
 )
-from tiercache.model import (
-    Entry,
-    Key,
-    Kind,
-    StagedState,
-    VersionId,
-    is_below,
-    parent_of,
-    version_id,
-)
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Entry, Key, Kind, StagedState, VersionId, is_below, parent_of, version_id
 
 
 class Renames:

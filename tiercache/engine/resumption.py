@@ -15,8 +15,7 @@ from tiercache.engine.renames import Renames
 from tiercache.engine.tree import Tree
 from tiercache.errors import Absent
 from tiercache.journal import DirectoryMove
-from tiercache.model import Entry, Key, Kind, ObjectStat, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Entry, Key, Kind, ObjectStat, parent_of
 
 
 class Resumption:

@@ -17,8 +17,8 @@ from tiercache.engine.live import LiveInode, LiveTable, live_entry
 from tiercache.engine.name_locks import NameLocks
 from tiercache.engine.remembered_keys import RememberedKeys
 from tiercache.journal import OriginSource
-from tiercache.model import Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of, version_id
-from tiercache.origins.base import Capability, Origin
+from tiercache.model import Capability, Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of, version_id
+from tiercache.origins.base import Origin
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -10,8 +10,7 @@ from tiercache.client import RemoteOrigin
 from tiercache.errors import Absent, Exists, NotDirectory, TierCacheError
 from tiercache.filesystem.base import builtin_error, raising
 from tiercache.filesystem.names import NamesFileSystem, ends_as_directory
-from tiercache.model import Entry, Key, Kind, parent_of
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Entry, Key, Kind, parent_of
 
 COPY_BYTES = 4 * 1024 * 1024
 """Bytes moved at a time where they have to pass through this process."""

@@ -18,8 +18,7 @@ from tiercache.filesystem.changes import COPY_BYTES
 from tiercache.filesystem.layers import TextFile, compressed
 from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile, WholeIO
 from tiercache.filesystem.writing import Publishing, UpdateFile, WriteFile
-from tiercache.model import Key
-from tiercache.origins.base import Capability
+from tiercache.model import Capability, Key
 
 
 class TierCacheFileSystem(BarriersFileSystem):

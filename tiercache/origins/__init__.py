@@ -1,6 +1,7 @@
 """Where the data lives: one contract (``base``), an implementation for each kind of store, and wrappers around any."""
 
-from tiercache.origins.base import ALWAYS, Capability, Condition, Origin, Progress, Source, Upload
+from tiercache.model import Capability
+from tiercache.origins.base import ALWAYS, Condition, Origin, Progress, Source, Upload
 from tiercache.origins.limits import Limits
 from tiercache.origins.registry import open_origin, origin_identity
 from tiercache.origins.retry import RetryingOrigin, RetryPolicy

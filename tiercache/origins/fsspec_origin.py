@@ -23,17 +23,9 @@ from tiercache.errors import (
     Unsupported,
 )
 from tiercache.memory import Memory, Purpose
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space, is_below
 from tiercache.origins import metadata
-from tiercache.origins.base import (
-    LONGEST_KEY_BYTES,
-    OBJECT_KEY_LIMIT_BYTES,
-    Capability,
-    Condition,
-    Source,
-    Upload,
-    require_length,
-)
+from tiercache.origins.base import LONGEST_KEY_BYTES, OBJECT_KEY_LIMIT_BYTES, Condition, Source, Upload, require_length
 from tiercache.origins.fsspec_errors import domain_errors
 from tiercache.origins.fsspec_info import stat_of
 from tiercache.origins.obstore_calls import text_of

@@ -20,9 +20,9 @@ from tiercache.errors import (
     Unsupported,
 )
 from tiercache.memory import Memory, Purpose
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Capability, Condition, Upload, require_length
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Condition, Upload, require_length
 from tiercache.origins.limits import Limits, Part, plan_parts
 from tiercache.origins.local_file import read_part
 from tiercache.origins.obstore_calls import Found, path_of

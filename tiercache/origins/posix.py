@@ -8,17 +8,8 @@ import stat as stat_module
 from collections.abc import Iterator
 
 from tiercache.errors import Absent, Broken, InvalidArgument, IsDirectory, NotDirectory, Unsupported
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space, is_below, parent_of
-from tiercache.origins.base import (
-    LONGEST_KEY_BYTES,
-    Capability,
-    Condition,
-    Source,
-    Stream,
-    Upload,
-    require_length,
-    unfinished,
-)
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space, is_below, parent_of
+from tiercache.origins.base import LONGEST_KEY_BYTES, Condition, Source, Stream, Upload, require_length, unfinished
 from tiercache.origins.posix_attributes import FILE_TYPES, apply_attributes, object_stat, stat_etag
 from tiercache.origins.posix_calls import (
     EXCHANGE,

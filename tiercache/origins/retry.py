@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 from tiercache.config import FetchConfig
 from tiercache.errors import Absent, Busy, Changed, Exists, TierCacheError, Unsupported
 from tiercache.metrics import Metrics
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
-from tiercache.origins.base import Capability, Origin, Progress, Repeating, Stream, StreamingOrigin, Upload
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space
+from tiercache.origins.base import Origin, Progress, Repeating, Stream, StreamingOrigin, Upload
 from tiercache.origins.http_status import UploadGone
 
 T = TypeVar("T")

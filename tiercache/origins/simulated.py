@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
-from tiercache.origins.base import Capability, Origin, Upload
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space
+from tiercache.origins.base import Origin, Upload
 
 _LISTED_PER_REQUEST = 1000
 _JITTER = 0.1

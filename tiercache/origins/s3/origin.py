@@ -13,17 +13,9 @@ from typing import Any
 from tiercache.config import FetchConfig
 from tiercache.errors import Absent, Broken, Busy, Changed, Exists, NotDirectory, NotEmpty, Unsupported
 from tiercache.memory import Memory, Purpose
-from tiercache.model import Attributes, Key, Kind, ObjectStat, Space
+from tiercache.model import Attributes, Capability, Key, Kind, ObjectStat, Space
 from tiercache.origins import etags, metadata, obstore_calls
-from tiercache.origins.base import (
-    OBJECT_KEY_LIMIT_BYTES,
-    Capability,
-    Condition,
-    Repeating,
-    Stream,
-    Upload,
-    require_length,
-)
+from tiercache.origins.base import OBJECT_KEY_LIMIT_BYTES, Condition, Repeating, Stream, Upload, require_length
 from tiercache.origins.base import directly as at_once
 from tiercache.origins.http_status import UploadGone
 from tiercache.origins.limits import Limits, Part
