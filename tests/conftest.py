@@ -33,6 +33,8 @@ def _isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nowhere / "credentials"))
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("XDG_CONFIG_HOME", str(nowhere))
+        # Hundreds of processes are started, and each would compile the whole package for itself.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 
 
