@@ -5,40 +5,16 @@ Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023; detai
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from tiercache.policies.base import CacheKey, nothing_pinned
+from tiercache.policies.queues import SizedQueue
 
 _SMALL_SHARE = 0.1
 _GHOST_SHARE = 0.9
 _PROMOTE_AT = 2
 """Reads in the small queue that let an object into the main one."""
 _FREQUENCY_LIMIT = 3
-
-
-class _Queue:
-    """Keys in order of arrival with their sizes, and the sum of those."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.used_bytes = 0
-        self.sizes: OrderedDict[CacheKey, int] = OrderedDict()
-
-    def push(self, key: CacheKey, size_bytes: int) -> None:
-        self.used_bytes += size_bytes - self.sizes.get(key, 0)
-        self.sizes[key] = size_bytes
-
-    def remove(self, key: CacheKey) -> int:
-        size_bytes = self.sizes.pop(key)
-        self.used_bytes -= size_bytes
-        return size_bytes
-
-    def head(self) -> CacheKey:
-        return next(iter(self.sizes))
-
-    def rotate(self) -> None:
-        self.sizes.move_to_end(self.head())
 
 
 class S3Fifo:
@@ -52,9 +28,9 @@ class S3Fifo:
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
         small_bytes = int(capacity_bytes * _SMALL_SHARE)
-        self._small = _Queue(small_bytes)
-        self._main = _Queue(capacity_bytes - small_bytes)
-        self._ghost = _Queue(int(capacity_bytes * _GHOST_SHARE))  # evicted from the small queue: names only
+        self._small = SizedQueue(small_bytes)
+        self._main = SizedQueue(capacity_bytes - small_bytes)
+        self._ghost = SizedQueue(int(capacity_bytes * _GHOST_SHARE))  # evicted from the small queue: names only
         self._reads: dict[CacheKey, int] = {}  # of the resident keys
         self._has_evicted = False  # until the first eviction the small queue overflows into the main one
 
@@ -67,10 +43,10 @@ class S3Fifo:
 
     def insert(self, key: CacheKey, size_bytes: int) -> None:
         if key in self._reads:
-            (self._small if key in self._small.sizes else self._main).push(key, size_bytes)
+            (self._small if key in self._small else self._main).push(key, size_bytes)
             return
         self._reads[key] = 0
-        if key in self._ghost.sizes:
+        if key in self._ghost:
             self._ghost.remove(key)
             self._main.push(key, size_bytes)
         elif size_bytes >= self._small.capacity_bytes or self._is_first_fill():
@@ -81,7 +57,7 @@ class S3Fifo:
     def evict(self, pinned: Callable[[CacheKey], bool] = nothing_pinned) -> CacheKey | None:
         self._has_evicted = True
         order = [self._evict_small, self._evict_main]
-        if self._main.used_bytes > self._main.capacity_bytes or not self._small.sizes:
+        if self._main.used_bytes > self._main.capacity_bytes or not self._small:
             order.reverse()
         # A third try: the main queue may have got from the small one what only it can give now.
         for evict in (*order, order[0]):
@@ -92,7 +68,7 @@ class S3Fifo:
 
     def remove(self, key: CacheKey) -> None:
         if self._reads.pop(key, None) is not None:
-            (self._small if key in self._small.sizes else self._main).remove(key)
+            (self._small if key in self._small else self._main).remove(key)
 
     def __len__(self) -> int:
         return len(self._reads)
@@ -101,12 +77,12 @@ class S3Fifo:
         return not self._has_evicted and self._small.used_bytes >= self._small.capacity_bytes
 
     def _evict_small(self, pinned: Callable[[CacheKey], bool]) -> CacheKey | None:
-        for _ in range(len(self._small.sizes)):
+        for _ in range(len(self._small)):
             key = self._small.head()
             if self._reads[key] >= _PROMOTE_AT:
                 self._main.push(key, self._small.remove(key))
             elif pinned(key):
-                self._small.rotate()
+                self._small.renew(key)
             else:
                 self._remember(key, self._small.remove(key))
                 del self._reads[key]
@@ -114,13 +90,13 @@ class S3Fifo:
         return None
 
     def _evict_main(self, pinned: Callable[[CacheKey], bool]) -> CacheKey | None:
-        for _ in range(len(self._main.sizes) * (_FREQUENCY_LIMIT + 1)):
+        for _ in range(len(self._main) * (_FREQUENCY_LIMIT + 1)):
             key = self._main.head()
             if self._reads[key]:
                 self._reads[key] = min(self._reads[key], _FREQUENCY_LIMIT) - 1
-                self._main.rotate()
+                self._main.renew(key)
             elif pinned(key):
-                self._main.rotate()
+                self._main.renew(key)
             else:
                 self._main.remove(key)
                 del self._reads[key]

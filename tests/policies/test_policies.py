@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiercache.errors import ConfigError
-from tiercache.policies import POLICIES, make_policy
+from tiercache.policies import POLICIES, Planned, Policy, make_policy
+from tiercache.policies.base import nothing_pinned
+from tiercache.policies.ranking import Ranking
+from tiercache.policies.sketch import COUNT_MAX, FrequencySketch
 
 CAPACITY_BYTES = 100
 KEYS = [bytes([letter]) for letter in range(12)]
@@ -127,6 +132,178 @@ def test_s3fifo_lets_a_key_missed_soon_after_its_eviction_into_the_main_queue() 
         policy.insert(b"%d" % number, 1)
 
 
+def fill(policy: Policy, keys: Iterable[bytes], size: int = 1) -> None:
+    for key in keys:
+        policy.insert(key, size)
+
+
+def victims(policy: Policy, pinned: Collection[bytes] = ()) -> list[bytes]:
+    """Everything that can go, in the order in which it goes."""
+    return list(iter(lambda: policy.evict(pinned.__contains__), None))
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES.keys() - {"hold"}))
+def test_a_pinned_key_is_passed_over_and_can_go_later(name: str) -> None:
+    policy = make_policy(name, 10)
+    fill(policy, [b"a", b"b", b"c"])
+    assert sorted(victims(policy, pinned={b"b"})) == [b"a", b"c"]
+    assert victims(policy) == [b"b"]
+
+
+def test_fifo_evicts_the_oldest_whatever_is_read() -> None:
+    policy = make_policy("fifo", 3)
+    fill(policy, [b"a", b"b", b"c"])
+    policy.access(b"a")
+    assert victims(policy, pinned={b"b"}) == [b"a", b"c"]
+    assert victims(policy) == [b"b"]
+
+
+def test_lfu_evicts_the_least_read_and_of_equals_the_one_that_is_so_for_longer() -> None:
+    policy = make_policy("lfu", 4)
+    fill(policy, [b"a", b"b", b"c", b"d"])
+    for key in (b"b", b"a", b"a"):
+        policy.access(key)
+    assert victims(policy) == [b"c", b"d", b"b", b"a"]
+
+
+def test_sieve_takes_the_unread_ones_and_goes_on_from_where_its_hand_is() -> None:
+    policy = make_policy("sieve", 4)
+    fill(policy, [b"a", b"b", b"c", b"d"])
+    policy.access(b"a")
+    assert policy.evict() == b"b"  # "a" was read: passed, and unread now
+    policy.insert(b"e", 1)
+    assert victims(policy) == [b"c", b"d", b"e", b"a"]
+
+
+def test_arc_gives_room_to_the_kind_of_keys_that_it_evicted_too_early() -> None:
+    policy = make_policy("arc", 4)
+    fill(policy, [b"a", b"b"])
+    for key in (b"a", b"b"):
+        policy.access(key)
+    fill(policy, [b"c", b"d"])
+    assert [policy.evict(), policy.evict()] == [b"c", b"d"], "those read once go first"
+    policy.insert(b"c", 1)  # missed again soon: now those read once may have some room
+    policy.insert(b"e", 1)
+    assert policy.evict() == b"a"
+
+
+def test_gdsf_evicts_the_large_one_of_those_read_as_often_and_ages_the_others() -> None:
+    policy = make_policy("gdsf", 100)
+    policy.insert(b"small", 2)
+    policy.insert(b"large", 50)
+    policy.insert(b"larger", 60)
+    policy.access(b"larger")
+    assert policy.evict() == b"large"
+    assert policy.evict() == b"larger"
+    for number in range(40):
+        policy.insert(b"%d" % number, 10)
+        victim = policy.evict()
+        if victim == b"small":
+            return
+    pytest.fail("what is never read again stays for ever")
+
+
+def test_wtinylfu_lets_a_scan_pass_through_its_window() -> None:
+    policy = make_policy("wtinylfu", 100)
+    fill(policy, [b"%d" % number for number in range(100)])
+    assert policy.evict() is not None  # now all but the window is in the main part
+    policy.insert(b"new", 1)
+    for number in range(99):
+        policy.access(b"%d" % number)
+    gone = set()
+    for number in range(300):
+        gone.add(policy.evict())
+        policy.insert(b"scan%d" % number, 1)
+    assert not {b"%d" % number for number in range(99)} & gone
+
+
+def test_wtinylfu_admits_to_the_main_part_what_is_missed_again_and_again() -> None:
+    policy = make_policy("wtinylfu", 100)
+    fill(policy, [b"%d" % number for number in range(100)])
+    for _ in range(5):
+        victim = policy.evict()
+        policy.insert(b"again", 1)
+        policy.remove(b"again")
+        policy.insert(victim or b"", 1)
+    policy.evict()
+    policy.insert(b"again", 1)
+    for number in range(50):
+        assert policy.evict() != b"again"
+        policy.insert(b"scan%d" % number, 1)
+
+
+def planned(capacity_bytes: int, plan: bytes) -> Planned:
+    policy = Planned(capacity_bytes)
+    policy.plan(bytes([letter]) for letter in plan)
+    return policy
+
+
+def test_planned_evicts_what_is_read_farthest_in_the_future_or_never() -> None:
+    policy = planned(3, b"cbabca")
+    fill(policy, [b"a", b"b", b"c", b"x"])
+    assert victims(policy) == [b"x", b"a", b"b", b"c"]
+
+
+def test_planned_goes_on_to_the_next_read_of_a_key_when_one_is_consumed() -> None:
+    policy = planned(3, b"abca")
+    fill(policy, [b"a", b"b", b"c"])
+    policy.consumed(b"a")
+    assert victims(policy, pinned={b"b"}) == [b"a", b"c"]
+
+
+def test_planned_admits_only_what_is_read_before_something_that_is_here() -> None:
+    policy = planned(2, b"abcd")
+    fill(policy, [b"b", b"c"])
+    assert policy.admits(b"a", 1)
+    assert not policy.admits(b"d", 1)
+    assert not policy.admits(b"never", 1)
+    policy.evict()
+    assert policy.admits(b"never", 1)
+
+
+def test_a_new_plan_replaces_the_old_one() -> None:
+    policy = planned(3, b"abc")
+    fill(policy, [b"a", b"b", b"c"])
+    policy.plan([b"c", b"a"])
+    assert victims(policy) == [b"b", b"a", b"c"]
+
+
+def test_planned_without_a_plan_is_lru() -> None:
+    policy = make_policy("planned", 3)
+    fill(policy, [b"a", b"b", b"c"])
+    policy.access(b"a")
+    assert policy.admits(b"d", 1)
+    assert victims(policy) == [b"b", b"c", b"a"]
+
+
+@given(reads=st.lists(st.integers(0, 30), max_size=200), resident=st.integers(1, 300))
+@settings(max_examples=50, deadline=None)
+def test_a_sketch_never_counts_too_low_before_it_ages(reads: list[int], resident: int) -> None:
+    sketch = FrequencySketch()
+    for at, number in enumerate(reads):
+        sketch.add(b"%d" % number, max(1, resident * at // len(reads)))  # it grows on the way
+    for number in set(reads):
+        assert sketch.count(b"%d" % number) >= min(COUNT_MAX, reads.count(number))
+
+
+def test_a_sketch_forgets() -> None:
+    sketch = FrequencySketch()
+    for _ in range(12):
+        sketch.add(b"old", 1)
+    before = sketch.count(b"old")
+    for number in range(5_000):
+        sketch.add(b"%d" % (number % 7), 1)
+    assert sketch.count(b"old") < before == 12
+
+
+def test_a_ranking_keeps_no_entry_for_each_change() -> None:
+    ranking = Ranking()
+    for number in range(10_000):
+        ranking.put(b"%d" % (number % 5), number)
+    assert len(ranking._heap) < 100
+    assert ranking.lowest(nothing_pinned) == b"0"
+
+
 def test_hold_fills_the_room_that_a_removal_frees() -> None:
     policy = make_policy("hold", 10)
     policy.insert(b"a", 6)
@@ -136,5 +313,7 @@ def test_hold_fills_the_room_that_a_removal_frees() -> None:
 
 
 def test_an_unknown_policy_is_refused_by_name_with_what_is_allowed() -> None:
-    with pytest.raises(ConfigError, match=r"'belady'.*hold, lru, s3fifo"):
+    with pytest.raises(
+        ConfigError, match=r"'belady'.*arc, fifo, gdsf, hold, lfu, lru, planned, s3fifo, sieve, wtinylfu"
+    ):
         make_policy("belady", 1)

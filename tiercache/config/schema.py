@@ -20,7 +20,8 @@ OTHER_VARIABLES = frozenset({"TIERCACHE_CONFIG", "TIERCACHE_DEBUG"})
 """Variables with our prefix that are no settings."""
 
 ClientName = Literal["obstore", "s3fs"]
-PolicyName = Literal["lru", "s3fifo", "hold"]
+PolicyName = Literal["s3fifo", "wtinylfu", "sieve", "arc", "lfu", "gdsf", "lru", "fifo", "hold"]
+"""All of ``tiercache.policies`` but ``planned``: the engine has no plan that it could tell it."""
 EngineMode = Literal["auto", "attach", "inprocess"]
 
 
