@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
+from tiercache.bench.arguments import Parser, outputs_of, positive
 from tiercache.bench.peers.choice import KINDS, parse_against
 from tiercache.bench.report import Report
 from tiercache.bench.run import Plan, run
@@ -30,11 +31,14 @@ DEFAULT_ROUNDS = 5
 
 def main(argv: Sequence[str]) -> int:
     """Run what the arguments say; the exit status. TierCacheError as everywhere."""
+    if argv and argv[0] == "policies":
+        from tiercache.bench.simulator.cli import main as simulate
+
+        return simulate(argv[1:])
     parser = _parser()
     options = parser.parse_args(list(argv))
     try:
-        outputs = _outputs(options)
-        _check_outputs(outputs)
+        outputs = outputs_of(options, "json", "html", "png")
         plan = _plan(options)
     except ConfigError as error:
         parser.error(str(error))
@@ -122,27 +126,8 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _outputs(options: argparse.Namespace) -> dict[str, Path]:
-    given = {"json": options.json, "html": options.html, "png": options.png}
-    return {kind: Path(path) for kind, path in given.items() if path}
-
-
-def _check_outputs(outputs: dict[str, Path]) -> None:
-    """Before an hour of work, not after it."""
-    for path in outputs.values():
-        if path.is_dir():
-            raise ConfigError(f"{path}: is a directory; give the name of a file")
-        if not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path}: there is no directory {path.absolute().parent}")
-    if {"html", "png"} & outputs.keys():
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise ConfigError("plots need matplotlib: pip install 'tiercache-fs[bench]'") from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="tiercache bench",
         description="Measure tiercache against the uncached origin, against a plain local directory and, where asked "
         "for, against other mounts, in one run. Every read is checked against a digest. Without --origin a local S3 "
@@ -152,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "workload",
         metavar="WORKLOAD",
-        help=f"what to measure: {','.join([*SUITES, 'all'])}, or one part of these such as mount-tree",
+        help=f"what to measure: {','.join([*SUITES, 'all'])}, or one part of these such as mount-tree; "
+        "policies: a simulation, see tiercache bench policies --help",
     )
     add(
         "--origin",
@@ -167,9 +153,9 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="a slower origin: latency=10ms,bandwidth=100MB/s[,serial=yes]",
     )
-    add("--scale", type=_positive(float), default=1.0, metavar="FACTOR", help="more or less data and requests")
+    add("--scale", type=positive(float), default=1.0, metavar="FACTOR", help="more or less data and requests")
     add("--quick", action="store_true", help="little data and one round: does it run at all?")
-    add("--rounds", type=_positive(int), default=None, metavar="N", help=f"default {DEFAULT_ROUNDS}")
+    add("--rounds", type=positive(int), default=None, metavar="N", help=f"default {DEFAULT_ROUNDS}")
     add("--work-dir", metavar="DIR", default=None, help="where caches and local copies go; default /var/tmp")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting of the engine: ram.capacity=1GiB")
     add("--no-mount", action="store_true", help="leave the mount out")
@@ -184,21 +170,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--html", metavar="FILE", default="", help="a page with plots, in one file")
     add("--png", metavar="FILE", default="", help="the plots")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as every other command."""
-        print(f"tiercache: bench: {message} (see tiercache bench --help)", file=sys.stderr)
-        sys.exit(2)
-
-
-def _positive(kind: type[float] | type[int]) -> Any:
-    def parse(text: str) -> float | int:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    parse.__name__ = kind.__name__
-    return parse

@@ -264,7 +264,7 @@ def restart(cache_dir: CacheDir = None, config: ConfigFile = None) -> None:
     add_help_option=False,
 )
 def bench(context: typer.Context) -> None:
-    """Measure: smallfiles, largefile, checkpoint, metadata, mount or all; see tiercache bench --help."""
+    """Measure: smallfiles, largefile, checkpoint, metadata, mount, all, or policies; see tiercache bench --help."""
     from tiercache.bench.cli import main
 
     raise typer.Exit(main(context.args))

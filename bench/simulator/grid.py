@@ -1,0 +1,120 @@
+"""Every policy at every capacity over one trace, and how the figures are told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from tiercache.bench.simulator.replay import Counts, replay
+from tiercache.bench.simulator.traces import Trace
+from tiercache.config import NvmeConfig
+from tiercache.policies import make_policy
+from tiercache.units import Size, format_size
+
+
+class Cell(NamedTuple):
+    """One policy at one capacity."""
+
+    policy: str
+    capacity: Size
+    capacity_bytes: int
+    counts: Counts
+
+
+class Grid(NamedTuple):
+    """All cells, policy by policy."""
+
+    trace: Trace
+    capacities: Sequence[Size]
+    cells: list[Cell]
+
+    def rows(self) -> dict[str, list[Cell]]:
+        """The cells of each policy, in the order of the capacities."""
+        rows: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            rows.setdefault(cell.policy, []).append(cell)
+        return rows
+
+
+class Measure(NamedTuple):
+    """A table."""
+
+    title: str
+    of: Callable[[Counts], float]
+
+
+HITS = Measure("hit ratio", lambda counts: counts.hit_ratio)
+BYTE_HITS = Measure("byte hit ratio", lambda counts: counts.byte_hit_ratio)
+WRITTEN = Measure("bytes written to the cache, per byte read", lambda counts: counts.written_ratio)
+
+
+def simulate(trace: Trace, policies: Iterable[str], capacities: Sequence[Size]) -> Grid:
+    """Replay the trace once for each policy and capacity. Shares count against the bytes of all objects together."""
+    footprint_bytes = trace.footprint_bytes()
+    max_object_share = NvmeConfig().max_object_share
+    cells = []
+    for policy in policies:
+        for capacity in capacities:
+            capacity_bytes = capacity.resolve(footprint_bytes)
+            counts = replay(
+                make_policy(policy, capacity_bytes),
+                capacity_bytes,
+                trace.reads,
+                uncounted=trace.uncounted,
+                max_object_bytes=int(capacity_bytes * max_object_share),
+            )
+            cells.append(Cell(policy, capacity, capacity_bytes, counts))
+    return Grid(trace, capacities, cells)
+
+
+def measures(trace: Trace) -> list[Measure]:
+    """The tables of a trace."""
+    return [HITS, BYTE_HITS, WRITTEN] if trace.has_sizes() else [HITS, WRITTEN]
+
+
+def print_grid(grid: Grid, file: TextIO | None = None) -> None:
+    """A table for each measure: a line per policy, a column per capacity."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=file or sys.stdout, highlight=False)
+    console.print(
+        f"{grid.trace.title}; {format_size(grid.trace.footprint_bytes())} in all", markup=False, soft_wrap=True
+    )
+    for measure in measures(grid.trace):
+        console.print(f"\n[bold]{measure.title}[/bold]", soft_wrap=True)
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("capacity")
+        for capacity in grid.capacities:
+            table.add_column(str(capacity) if capacity.fraction else format_size(capacity.size_bytes), justify="right")
+        for policy, cells in grid.rows().items():
+            table.add_row(policy, *(f"{measure.of(cell.counts):.4f}" for cell in cells))
+        console.print(table)
+
+
+def write_json(grid: Grid, path: Path) -> None:
+    """All figures."""
+    path.write_text(json.dumps(_as_dictionary(grid), indent=2) + "\n")
+
+
+def _as_dictionary(grid: Grid) -> dict[str, Any]:
+    return {
+        "trace": grid.trace.title,
+        "footprint_bytes": grid.trace.footprint_bytes(),
+        "results": [
+            {
+                "policy": cell.policy,
+                "capacity": str(cell.capacity),
+                "capacity_bytes": cell.capacity_bytes,
+                **cell.counts._asdict(),
+                "hit_ratio": cell.counts.hit_ratio,
+                "byte_hit_ratio": cell.counts.byte_hit_ratio,
+                "written_ratio": cell.counts.written_ratio,
+            }
+            for cell in grid.cells
+        ],
+    }

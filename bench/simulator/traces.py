@@ -1,0 +1,96 @@
+"""Traces of reads: random epochs, skewed popularity, or a file."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from tiercache.bench.simulator.replay import Read
+from tiercache.errors import ConfigError
+from tiercache.tier.tier import charge_bytes
+
+MEDIAN_BYTES = 100_000
+HEADER = "key,size"
+
+
+class Trace(NamedTuple):
+    """Reads in their order, all of them known."""
+
+    title: str
+    reads: list[Read]
+    uncounted: int = 0
+    """So many reads at the start only fill the cache."""
+
+    def footprint_bytes(self) -> int:
+        """Of all objects together."""
+        return sum(dict(self.reads).values())
+
+    def has_sizes(self) -> bool:
+        """Whether not all objects have the same size, so that hits and bytes of hits differ."""
+        return len({size_bytes for _, size_bytes in self.reads}) > 1
+
+
+def epochs_trace(*, objects: int, epochs: int, spread: float, seed: int) -> Trace:
+    """Each epoch reads every object once, in a new random order; the first one only fills the cache."""
+    generator = random.Random(seed)
+    catalog = _objects(objects, spread, generator)
+    reads: list[Read] = []
+    for _ in range(epochs):
+        generator.shuffle(catalog)
+        reads += catalog
+    title = f"{epochs} random epochs over {objects:,} objects{_spoken(spread)}, the first one not counted"
+    return Trace(title, reads, objects)
+
+
+def zipf_trace(*, objects: int, reads: int, alpha: float, spread: float, seed: int) -> Trace:
+    """Independent reads, of the object of rank r with a chance of 1 / r^alpha."""
+    generator = random.Random(seed)
+    catalog = _objects(objects, spread, generator)
+    weights = list(accumulate(rank**-alpha for rank in range(1, objects + 1)))
+    picked = generator.choices(catalog, cum_weights=weights, k=reads)
+    return Trace(f"{reads:,} reads of {objects:,} objects by zipf {alpha:g}{_spoken(spread)}", picked)
+
+
+def file_trace(path: Path) -> Trace:
+    """A file of lines KEY,SIZE with the size in bytes. Empty lines, lines with # at the start, and a first line
+    ``key,size`` are left out. A key with another size is another version, as it is in a cache.
+
+    ConfigError when it cannot be read, naming the line.
+    """
+    try:
+        with path.open("rb") as lines:
+            reads = list(_parsed(path, lines))
+    except OSError as error:
+        raise ConfigError(f"--trace: {path}: {error.strerror}") from None
+    if not reads:
+        raise ConfigError(f"--trace: {path}: has no reads; allowed: lines of {HEADER}")
+    return Trace(f"{len(reads):,} reads of {path.name}", reads)
+
+
+def _parsed(path: Path, lines: Iterable[bytes]) -> Iterator[Read]:
+    known: dict[bytes, Read] = {}  # each read once in memory, however often it is in the trace
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line or line.startswith(b"#") or (number == 1 and line.lower() == HEADER.encode()):
+            continue
+        if line not in known:
+            size = line.rpartition(b",")[2].strip()
+            if b"," not in line or not size.isdigit():
+                raise ConfigError(f"--trace: {path}: line {number} is not {HEADER}, with the size in bytes")
+            known[line] = (line, charge_bytes(int(size)))
+        yield known[line]
+
+
+def _objects(objects: int, spread: float, generator: random.Random) -> list[Read]:
+    """Keys with sizes of a lognormal distribution, in whole units as a tier charges them."""
+    center = math.log(MEDIAN_BYTES)
+    sizes = (int(generator.lognormvariate(center, spread)) if spread else MEDIAN_BYTES for _ in range(objects))
+    return [(b"%d" % number, charge_bytes(size)) for number, size in enumerate(sizes)]
+
+
+def _spoken(spread: float) -> str:
+    return f" of lognormal sizes (median {MEDIAN_BYTES // 1000} KB, spread {spread:g})" if spread else ""
