@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 
 from rig.engine_ground import Ground, read_file, run, write_file
 from rig.interposed_origin import interpose
@@ -58,6 +59,38 @@ def test_a_manifest_that_arrived_under_another_name_waits_for_its_shards(ground:
                 await handle.close()
             assert staged(engine, ground, "c/.metadata") == [StagedState.SEALED]
         assert ground.names() == ["c/.metadata", "c/shard"]
+
+    run(scenario)
+
+
+def test_a_manifest_that_arrives_while_it_is_renamed_waits_for_its_shards(ground: Ground) -> None:
+    """Its upload under the other name is under way when the rename begins, and ends before the journal has that."""
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await names.root(ground.root)
+            await names.mkdir(ground.key("c"), mode=0o755, uid=0, gid=0)
+            origin = interpose(names)
+            shard, manifest = origin.stop("write"), origin.stop("write")
+            await write_file(names, ground.key("c/shard"), b"weights")
+            await shard.reached()
+            await write_file(names, ground.key("c/.metadata.tmp"), MANIFEST)
+            await manifest.reached()
+            staged_id = (await names.lookup(ground.key("c/.metadata.tmp"))).staged
+            looking = origin.stop("stat")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(names.rename, ground.key("c/.metadata.tmp"), ground.key("c/.metadata"))
+                await looking.reached()
+                manifest.open()
+                await engine.writeback.wait(staged_id)
+                looking.open()
+            assert staged(engine, ground, "c/.metadata") == [StagedState.SEALED]
+            assert "c/.metadata" not in ground.names()
+            assert await read_file(names, ground.key("c/.metadata")) == MANIFEST
+            shard.open()
+            await drained(engine)
+            assert ground.names() == ["c/.metadata", "c/shard"]
+            assert ground.get("c/.metadata") == MANIFEST
 
     run(scenario)
 

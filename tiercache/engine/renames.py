@@ -181,8 +181,10 @@ class Renames:
             replaced = await self._parting.prepare(target, replaced)
         entry = await self._parting.settle(source, entry)
         if entry.staged:
-            await self._move_staged(source, target, entry, replaced)
-        elif self._has_to_wait(entry, target):
+            if await self._move_staged(source, target, entry, replaced):
+                return
+            entry = await self._names.lookup(source)  # its upload ended just now: it is a clean object
+        if self._has_to_wait(entry, target):
             await self._move_later(source, target, entry, replaced)
         else:
             await self._move_object(source, target, entry, replaced)
@@ -195,23 +197,24 @@ class Renames:
         """A manifest that was written under another name, and arrived before what it tells of, goes up again."""
         with self._tree.live.using(entry.inode, source, entry) as live:
             await self._writes.stages.make_dirty(live)
-            await self._move_staged(source, target, live.entry, replaced)
+            moved = await self._move_staged(source, target, live.entry, replaced)
+            assert moved, "nothing seals a file while its name is held"
             if not live.writers:
                 await self._writes.closes.seal_held(live)
 
-    async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
-        """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes."""
+    async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> bool:
+        """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes. False,
+        and nothing has moved, when its upload ended meanwhile."""
         record = self._journal.get(entry.staged)
         in_conflict = record is not None and record.state is StagedState.CONFLICT
         left_etag = await self._left_behind(source, entry)
         if not await self._writeback.rename(entry.staged, target, left_etag=left_etag):
-            # Its upload ended just now: it is a clean object, to be moved as one.
-            await self._move_object(source, target, await self._names.lookup(source), replaced)
-            return
+            return False
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self.move_name(source, target, moved, replaced)
         if in_conflict:
             self._tree.doubt(source)  # what others wrote has the name
+        return True
 
     async def _left_behind(self, source: Key, entry: Entry) -> str:
         """The etag of what the origin has under the name of a dirty file, "" if nothing. Of another file than the one
