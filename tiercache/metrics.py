@@ -26,6 +26,9 @@ class Metrics:
         self.evictions = self._counter("evictions", "Versions evicted from a tier", "tier")
         self.evicted_bytes = self._counter("evicted_bytes", "Bytes evicted from a tier", "tier")
         self.rejected = self._counter("rejected", "Versions that a tier did not admit", "tier")
+        self.refused = self._counter(
+            "refused", "Misses whose bytes were not let in, by what refused them", "tier", "why"
+        )
         self.damaged = self._counter("damaged", "Cached copies dropped because their bytes were wrong", "tier")
         self.tier_errors = self._counter("tier_errors", "Failed operations of a tier, taken as misses", "tier")
         self.tier_state = self._gauge(

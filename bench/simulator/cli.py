@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         trace = _trace(options)
     except ConfigError as error:
         parser.error(str(error))
-    grid = simulate(trace, policies, capacities)
+    grid = simulate(trace, policies, capacities, second_miss_reads=options.second_miss)
     print_grid(grid)
     for kind, path in outputs.items():
         if kind == "json":
@@ -122,6 +122,13 @@ def _parser() -> Parser:
         help="of epochs and zipf: lognormal sizes; default 0, all objects of one size",
     )
     add("--seed", type=int, default=42, metavar="N", help="of epochs and zipf; default 42")
+    add(
+        "--second-miss",
+        type=positive(int),
+        default=0,
+        metavar="READS",
+        help="let in only what is missed again within so many reads",
+    )
     add("--json", metavar="FILE", default="", help="all figures")
     add("--png", metavar="FILE", default="", help="the miss ratio curves")
     return parser

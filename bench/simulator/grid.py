@@ -12,6 +12,7 @@ from tiercache.bench.simulator.replay import Counts, replay
 from tiercache.bench.simulator.traces import Trace
 from tiercache.config import NvmeConfig
 from tiercache.policies import make_policy
+from tiercache.policies.admission import SecondMiss
 from tiercache.units import Size, format_size
 
 
@@ -51,8 +52,11 @@ BYTE_HITS = Measure("byte hit ratio", lambda counts: counts.byte_hit_ratio)
 WRITTEN = Measure("bytes written to the cache, per byte read", lambda counts: counts.written_ratio)
 
 
-def simulate(trace: Trace, policies: Iterable[str], capacities: Sequence[Size]) -> Grid:
-    """Replay the trace once for each policy and capacity. Shares count against the bytes of all objects together."""
+def simulate(trace: Trace, policies: Iterable[str], capacities: Sequence[Size], *, second_miss_reads: int = 0) -> Grid:
+    """Replay the trace once for each policy and capacity. Shares count against the bytes of all objects together.
+
+    With ``second_miss_reads`` only what is missed again within so many reads is let in.
+    """
     footprint_bytes = trace.footprint_bytes()
     max_object_share = NvmeConfig().max_object_share
     cells = []
@@ -65,6 +69,9 @@ def simulate(trace: Trace, policies: Iterable[str], capacities: Sequence[Size]) 
                 trace.reads,
                 uncounted=trace.uncounted,
                 max_object_bytes=int(capacity_bytes * max_object_share),
+                admission=SecondMiss(second_miss_reads, apart_s=0, keys_max=second_miss_reads)
+                if second_miss_reads
+                else None,
             )
             cells.append(Cell(policy, capacity, capacity_bytes, counts))
     return Grid(trace, capacities, cells)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiercache.policies import CacheKey, Planned, Policy
+from tiercache.policies.admission import Admission, Candidate
 
 Read = tuple[CacheKey, int]
 """The key of an object and its size in bytes."""
@@ -42,10 +43,12 @@ def replay(
     *,
     uncounted: int = 0,
     max_object_bytes: float = math.inf,
+    admission: Admission | None = None,
 ) -> Counts:
     """Read the objects of ``trace`` one after the other; the first ``uncounted`` reads only fill the cache.
 
-    An object over ``max_object_bytes`` is never kept. A ``Planned`` policy is told the whole trace beforehand.
+    An object over ``max_object_bytes`` is never kept. A ``Planned`` policy is told the whole trace beforehand. For the
+    ``admission`` a second passes with each read.
     """
     planned = policy if isinstance(policy, Planned) else None
     if planned is not None:
@@ -65,6 +68,8 @@ def replay(
             continue
         if size_bytes > max_object_bytes or not policy.admits(key, size_bytes):
             continue
+        if admission is not None and admission.refuses(Candidate(key, key), number):
+            continue
         while used_bytes + size_bytes > capacity_bytes:
             victim = policy.evict()
             if victim is None:
@@ -75,5 +80,7 @@ def replay(
             resident[key] = size_bytes
             used_bytes += size_bytes
             written_bytes += size_bytes
+            if admission is not None:
+                admission.writes(size_bytes, number)
     assert len(policy) == len(resident)
     return Counts(max(0, len(trace) - uncounted), hits, read_bytes, hit_bytes, written_bytes)

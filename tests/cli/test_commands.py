@@ -54,6 +54,15 @@ def test_warmup_starts_an_engine_and_fills_the_cache(tiercache: Command, origin:
     assert tiers["nvme"]["used_bytes"] + tiers["ram"]["used_bytes"] >= 201_000
 
 
+def test_warmup_is_let_in_at_its_first_miss_but_not_against_its_name(tiercache: Command, origin: Path) -> None:
+    settings = ["--set", "nvme.second_miss_s=1d", "--set", "nvme.exclude=sub/"]
+    line = tiercache(*tiercache.here("warmup", origin, *settings))
+    assert line.returncode == 1
+    refused, summary = line.stdout.splitlines()
+    assert "sub/b.txt: does not fit into the cache, or was not admitted: nvme.policy, include, exclude" in refused
+    assert summary.startswith("1 of 2 files, ")
+
+
 def test_a_check_of_what_is_not_cached_fails(tiercache: Command, origin: Path) -> None:
     line = tiercache(*tiercache.here("warmup", origin, "--check"))
     assert line.returncode == 1

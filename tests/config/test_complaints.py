@@ -25,7 +25,7 @@ def complaint_of(path: Path | None = None, overrides: dict[str, object] | None =
 @pytest.mark.parametrize(
     ("toml", "rest"),
     [
-        ("[nvme]\ncapcity = '1GiB'", "nvme.capcity: unknown key, did you mean 'capacity'?; allowed: capacity, free_space_floor, max_object_share, policy, slow_s"),
+        ("[nvme]\ncapcity = '1GiB'", "nvme.capcity: unknown key, did you mean 'capacity'?; allowed: capacity, daily_writes_max, exclude, free_space_floor, …"),
         ("[nvmee]\ncapacity = 1", "nvmee: unknown key, did you mean 'nvme'?; allowed: cache_dir, catalog, checkpoints, …"),
         ("nvme = 5", "nvme: 5 is of the wrong kind; allowed: a section of keys"),
         ("[nvme]\ncapacity = '200XB'", "nvme.capacity: '200XB' is not a size; allowed: a size such as 64MiB or 200GiB, or a share such as 80%"),
@@ -33,6 +33,7 @@ def complaint_of(path: Path | None = None, overrides: dict[str, object] | None =
         ("[nvme]\ncapacity = [1]", "nvme.capacity: [1] is not understood; allowed: a size …"),
         ("[nvme]\npolicy = 'lfuu'", "nvme.policy: 'lfuu' is not known, did you mean 'lfu'?; allowed: s3fifo, wtinylfu, sieve, arc, lfu, gdsf, lru, fifo, hold"),
         ("[ram]\npolicy = 'planned'", "ram.policy: 'planned' is not known; allowed: s3fifo, wtinylfu, sieve, arc, lfu, gdsf, lru, fifo, hold"),
+        ("[nvme]\ndaily_writes_max = '5'", "nvme.daily_writes_max: '5' is not understood; allowed: bytes a day such as 500GB (at least 1MiB), or inf"),
         ("[nvme]\nmax_object_share = 2", "nvme.max_object_share: 2 is out of range; allowed: at most 1"),
         ("[fetch]\nconcurrency = 0", "fetch.concurrency: 0 is out of range; allowed: at least 1"),
         ("[fetch]\nconcurrency = 'many'", "fetch.concurrency: 'many' is of the wrong kind; allowed: a whole number"),

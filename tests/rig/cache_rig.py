@@ -22,6 +22,7 @@ from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, ObjectStat, Tier, origin_id
 from tiercache.origins.base import Origin
 from tiercache.policies import make_policy
+from tiercache.policies.admission import Admission
 from tiercache.tier import FileTier
 from tiercache.units import MIB
 
@@ -77,6 +78,7 @@ class Rig:
         verify: Any = "open",
         floor_bytes: int = 0,
         share: float = 1.0,
+        admission: Admission | None = None,
         fetch: FetchConfig | None = None,
         memory_bytes: int = 1024 * MIB,
         slow_s: float = math.inf,
@@ -96,6 +98,7 @@ class Rig:
                     free_space_floor_bytes=floor_bytes if tier is Tier.NVME else 0,
                     policy=make_policy(policy, capacity_bytes),
                     metrics=metrics,
+                    admission=admission if tier is Tier.NVME else None,
                     max_object_share=share,
                     slow_s=slow_s,
                     clock=clock,

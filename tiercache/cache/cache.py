@@ -204,6 +204,11 @@ class Cache:
             if record is not None and record.complete:
                 self._promoter.consider(version, record.size_bytes)
 
+    def welcome(self, version: VersionId) -> None:
+        """Somebody asks for this version to be kept, who does not only read it."""
+        for tier in self._copies.tiers.values():
+            tier.welcome(version)
+
     def drop(self, version: VersionId) -> None:
         """Forget a version and its files, because it is of no use any more; readers that have them open go on."""
         self._copies.drop(version)

@@ -54,7 +54,9 @@ class Filler:
         for tier, files in self._copies.tiers.items():
             if tier == Tier.RAM and flight.length != version.size_bytes:
                 continue
-            reservation = files.reserve(version.id, flight.length, object_bytes=version.size_bytes)
+            reservation = files.reserve(
+                version.id, flight.length, object_bytes=version.size_bytes, name=bytes(version.key)
+            )
             if reservation is not None:
                 reservations[tier] = reservation
         paths = {tier: self._copies.tiers[tier].path(version.id) for tier in reservations}
@@ -75,11 +77,11 @@ class Filler:
 
     def drafts_in(self, room_bytes: int) -> str:
         """The directory for drafts of small objects, empty when none should be made: they are written before room is
-        reserved for them, so there must be plenty, and only for the NVMe tier."""
+        reserved for them, so there must be plenty, for any of them, and only for the NVMe tier."""
         nvme = self._copies.tiers.get(Tier.NVME)
-        if nvme is None or len(self._copies.tiers) > 1 or not (nvme.works and nvme.has_room(room_bytes)):
+        if nvme is None or len(self._copies.tiers) > 1 or nvme.is_choosy:
             return ""
-        return nvme.directory
+        return nvme.directory if nvme.works and nvme.has_room(room_bytes) else ""
 
     @staticmethod
     def name(fill: Fill, draft: Draft, data: memoryview) -> Written:

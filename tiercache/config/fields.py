@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from tiercache.config.windows import parse_rate, parse_window
-from tiercache.units import Size, format_size, parse_duration, parse_share, parse_size
+from tiercache.units import MIB, Size, format_size, parse_duration, parse_share, parse_size
 
 
 def _share(value: object) -> object:
@@ -35,6 +36,23 @@ Windows = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_wi
 """Hours with another rate: a list, or one text with a comma between them."""
 Count = Annotated[int, Field(ge=1, le=65536)]
 """A bound on something that exists at least once."""
+
+
+def _daily(value: object) -> float:
+    text = str(value).strip().removesuffix("/day")
+    if text.lower() == "inf":
+        return math.inf
+    try:
+        budget_bytes = parse_size(text)
+    except ValueError:
+        budget_bytes = 0
+    if budget_bytes < MIB:
+        raise ValueError(f"{value!r} is not understood; allowed: bytes a day such as 500GB (at least 1MiB), or inf")
+    return float(budget_bytes)
+
+
+Daily = Annotated[float, BeforeValidator(_daily)]
+"""Bytes a day; inf: as many as come."""
 
 
 def at_least(minimum_bytes: int) -> AfterValidator:

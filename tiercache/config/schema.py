@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from tiercache.config.fields import Bytes, Count, Duration, Patterns, Rate, Share, Windows, at_least
+from tiercache.config.fields import Bytes, Count, Daily, Duration, Patterns, Rate, Share, Windows, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
 from tiercache.config.profiles import PROFILES, Ack, Profile, ProfileName
 from tiercache.units import GIB, KIB, MIB, Size
@@ -86,6 +86,18 @@ class NvmeConfig(Section):
     policy: PolicyName = "s3fifo"
     max_object_share: float = Field(default=0.5, gt=0, le=1)
     """An object larger than this share of the capacity is streamed, not kept."""
+    include: Patterns = ()
+    """Globs as those of rules: what is kept; empty = everything."""
+    exclude: Patterns = ()
+    """What of that is not kept."""
+    daily_writes_max: Daily = math.inf
+    """Bytes that reads may write in a day, spread over it: what the disk is meant to bear."""
+    second_miss_s: Duration = 0.0
+    """An object is kept when it is missed again within this time; 0 = at once."""
+    second_miss_apart_s: Duration = 60.0
+    """Misses nearer to one another than this are one."""
+    second_miss_keys: int = Field(default=1_000_000, ge=1, le=2**32)
+    """So many missed objects are remembered, in about 250 bytes each."""
     slow_s: Duration = 1.0
     """A disk of which the median block (4 MiB) takes longer to read is taken out of use until it is quicker."""
 

@@ -15,6 +15,7 @@ import trio
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, Profile, ProfileName, disk_total_bytes
+from tiercache.engine.admission import admission_of
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
@@ -222,6 +223,7 @@ class Engine:
             capacity_bytes=capacity_bytes,
             free_space_floor_bytes=floor_bytes,
             policy=make_policy(settings.policy, capacity_bytes),
+            admission=admission_of(self.config.nvme, time.monotonic()) if tier is Tier.NVME else None,
             metrics=self.metrics,
             max_object_share=self.config.nvme.max_object_share,
             slow_s=self.config.nvme.slow_s,

@@ -4,12 +4,12 @@ or profile says."""
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tiercache.config import NO_REPLICAS, RuleConfig
 from tiercache.errors import InvalidArgument, Unsupported
+from tiercache.globs import path_pattern
 from tiercache.model import Durability, Entry, Key
 
 ACK = b"user.tiercache.ack"
@@ -40,7 +40,7 @@ class Promises:
     ) -> None:
         """Without ``uploads`` files stay on this node, and nothing more than its disk can be waited for."""
         self._ack, self._sync_on_close, self._told, self._uploads = ack, sync_on_close, rules, uploads
-        self._rules = [(_pattern(rule.path), rule) for rule in rules]
+        self._rules = [(path_pattern(rule.path), rule) for rule in rules]
         self._default = _promise(self._ack, sync_on_close=sync_on_close, uploads=uploads)
 
     @classmethod
@@ -99,19 +99,3 @@ def level_of(word: str) -> Durability:
 def inherited(directory: Entry | None) -> Xattrs:
     """The attributes that a new file or directory in ``directory`` begins with."""
     return tuple((name, value) for name, value in directory.xattrs if name == ACK) if directory is not None else ()
-
-
-def _pattern(path: str) -> re.Pattern[bytes]:
-    """Matches a key with a slash before it; see ``RuleConfig.path``."""
-    below = path.endswith(("/", "/**"))
-    parts = [part for part in path.strip("/").removesuffix("/**").split("/") if part]
-    start = "" if path.startswith("/") else "(?:/[^/]+)*"
-    text = start + "".join(map(_part, parts)) + ("(?:/[^/]+)+" if below else "")
-    return re.compile(text.encode("utf-8", "surrogateescape"), re.DOTALL)
-
-
-def _part(part: str) -> str:
-    """One component with the slash before it."""
-    if part == "**":
-        return "(?:/[^/]+)*"
-    return "/" + "".join({"*": "[^/]*", "?": "[^/]"}.get(letter) or re.escape(letter) for letter in part)

@@ -125,11 +125,14 @@ class Warmups:
         try:
             if job.check:
                 await self._check(job, version)
-            elif await cache.ensure(version, 0, entry.size_bytes) is None:
-                raise NoSpace("does not fit into the cache, or the policy did not admit it")
-            else:
-                job.resident_files += 1
-                job.resident_bytes += entry.size_bytes
+                return
+            cache.welcome(version.id)
+            if await cache.ensure(version, 0, entry.size_bytes) is None:
+                raise NoSpace(
+                    "does not fit into the cache, or was not admitted: nvme.policy, include, exclude, daily_writes_max"
+                )
+            job.resident_files += 1
+            job.resident_bytes += entry.size_bytes
         except TierCacheError as error:
             job.fail(key, error)
         finally:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tiercache.metrics import Metrics
 from tiercache.model import Tier, VersionId
+from tiercache.policies.admission import Admission, Candidate, Everything
 from tiercache.tier.files import FoundFile, scan, unlink_quietly
 from tiercache.tier.health import Health, probe
 
@@ -89,6 +90,7 @@ class FileTier:
         free_space_floor_bytes: int,
         policy: Policy,
         metrics: Metrics,
+        admission: Admission | None = None,
         max_object_share: float = 0.5,
         slow_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
@@ -99,6 +101,9 @@ class FileTier:
         self.floor_bytes = free_space_floor_bytes
         self.max_object_bytes = int(capacity_bytes * max_object_share)
         self.policy = policy
+        self.admission = Everything() if admission is None else admission
+        self.is_choosy = admission is not None
+        """Whether something may be refused for which there is room."""
         self.on_evict: Callable[[VersionId], None] = lambda version: None
         self.is_pinned: Callable[[VersionId], bool] = lambda version: False
         self.reserved_bytes: Callable[[], int] = lambda: 0
@@ -114,6 +119,7 @@ class FileTier:
         self._count_evictions = metrics.evictions.labels(tier=tier.label)
         self._count_evicted_bytes = metrics.evicted_bytes.labels(tier=tier.label)
         self._count_rejected = metrics.rejected.labels(tier=tier.label)
+        self._refused = metrics.refused
         self._show_used = metrics.used_bytes.labels(tier=tier.label)
         self._show_resident = metrics.resident.labels(tier=tier.label)
         metrics.capacity_bytes.labels(tier=tier.label).set(capacity_bytes)
@@ -160,8 +166,13 @@ class FileTier:
         """Whether an object of this size may be kept at all; larger ones are streamed."""
         return self.works and object_bytes <= self.max_object_bytes
 
-    def reserve(self, version: VersionId, extent_bytes: int, *, object_bytes: int) -> Reservation | None:
+    def reserve(
+        self, version: VersionId, extent_bytes: int, *, object_bytes: int, name: bytes | None = None
+    ) -> Reservation | None:
         """Make room for an extent of a version, by eviction if need be; None when it cannot be kept.
+
+        With the object's ``name`` the extent will be written, and the admission is asked and told. Without it the file
+        is there already, and whatever was decided of its kind does not matter.
 
         The version's whole size is put to the policy at its first extent; each extent is charged by itself, so that
         a few blocks of a large object take the room of a few blocks.
@@ -169,7 +180,7 @@ class FileTier:
         if not self.takes(object_bytes):
             return None
         account = self._accounts.get(version)
-        if account is None and not self.policy.admits(version, charge_bytes(object_bytes)):
+        if account is None and not self._admits(version, object_bytes, name):
             self._count_rejected.inc()
             return None
         charge = charge_bytes(extent_bytes)
@@ -182,6 +193,8 @@ class FileTier:
         self._pending_bytes += charge
         self._used_bytes += charge
         self.policy.insert(version, account.settled_bytes + account.pending_bytes)
+        if name is not None:
+            self.admission.writes(charge, self.clock())
         self._show()
         return Reservation(self, version, account, charge)
 
@@ -192,6 +205,10 @@ class FileTier:
         account.settled_bytes += charged_bytes
         self.policy.insert(version, account.settled_bytes)
         self._show()
+
+    def welcome(self, version: VersionId) -> None:
+        """Somebody asks for this version to be here, other than by reading it."""
+        self.admission.welcome(version, self.clock())
 
     def trim(self) -> None:
         """Evict what is over the capacity or, because others fill the disk, under the floor."""
@@ -278,6 +295,16 @@ class FileTier:
         return back
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _admits(self, version: VersionId, object_bytes: int, name: bytes | None) -> bool:
+        if not self.policy.admits(version, charge_bytes(object_bytes)):
+            return False
+        if name is None:
+            return True
+        why = self.admission.refuses(Candidate(version, name), self.clock())
+        if why:
+            self._refused.labels(tier=self.tier.label, why=why).inc()
+        return not why
 
     def _evict_for(self, charge: int, *, keep: VersionId = _NOBODY) -> bool:
         while self._used_bytes + charge > self.capacity_bytes:
