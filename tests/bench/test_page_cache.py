@@ -6,9 +6,14 @@ import mmap
 import os
 from pathlib import Path
 
+import pytest
+
 from tiercache.bench.pagecache import ATTEMPTS, PageCache, resident_share
 
 PAGES = 64
+
+syncs_the_machine = pytest.mark.timeout(600)
+"""The whole page cache can be dropped only when everybody's dirty pages are on disk, and that takes what it takes."""
 
 
 def mapped_page(path: Path) -> mmap.mmap:
@@ -38,6 +43,7 @@ def test_files_without_pages_and_files_that_are_gone_count_for_nothing(tmp_path:
     assert resident_share([tmp_path / "empty", tmp_path / "gone"]) == 0.0
 
 
+@syncs_the_machine
 def test_dropping_loses_no_byte(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     path.write_bytes(b"x" * 100_000)
@@ -64,6 +70,7 @@ def test_a_page_that_stays_mapped_is_told_after_a_bounded_number_of_attempts(tmp
     assert len(pauses) == ATTEMPTS - 1
 
 
+@syncs_the_machine
 def test_the_whole_page_cache_is_dropped_with_the_dirty_pages_of_others(tmp_path: Path) -> None:
     """A server's files cannot be named, and were written a moment ago."""
     files = [tmp_path / str(number) for number in range(100)]
