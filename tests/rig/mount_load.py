@@ -8,6 +8,7 @@ writer, the digest of every file that it left. Any error, and any wrong byte, en
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ SIZES = (0, 1, 4096, 70_001, 300_000, 1_000_003, 5_000_000)
 FILES = 24
 
 
+@functools.cache
 def content(number: int) -> bytes:
     """The bytes of the file of this number in the tree that readers read."""
     return random.Random(number).randbytes(SIZES[number % len(SIZES)])
