@@ -6,13 +6,13 @@ SHELL := /bin/bash
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-test: ## the project's tests (minutes); ARGS="-k name"
+test: ## the project's tests (about ten minutes); ARGS="-k name"
 	scripts/bootstrap.sh test,pyfuse3,bench,peers
 	scripts/test.sh $(ARGS)
 
-test-integrations: ## the tests with PyTorch, Hugging Face and other big users
-	scripts/bootstrap.sh test,pyfuse3,bench,integrations
-	.venv/bin/pytest tests/integrations $(ARGS)
+test-integrations: ## the tests with PyTorch, Hugging Face and other big users, and the exhaustive ones
+	scripts/bootstrap.sh test,pyfuse3,bench,peers,integrations
+	scripts/test_integrations.sh $(ARGS)
 
 check: ## lint, format, types, layers; all of them, also when one fails
 	scripts/bootstrap.sh test,pyfuse3,bench

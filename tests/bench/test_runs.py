@@ -78,7 +78,14 @@ def phases_of(found: Any) -> dict[str, set[str]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("workload", ["smallfiles-4", "checkpoint", "metadata"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param("smallfiles-4", marks=pytest.mark.exhaustive),
+        pytest.param("checkpoint", marks=pytest.mark.exhaustive),
+        "metadata",
+    ],
+)
 def test_each_workload_runs_over_s3(
     workload: str, quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
 ) -> None:
@@ -89,6 +96,7 @@ def test_each_workload_runs_over_s3(
     assert found["machine"]["python"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_the_mount_suite_puts_us_beside_the_plain_directory_and_the_peers_that_are_installed(
     quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
@@ -114,6 +122,7 @@ def test_the_mount_suite_puts_us_beside_the_plain_directory_and_the_peers_that_a
     assert not any("origin_requests_total" in counter for epoch in read for counter in epoch["counters"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_a_slow_s3_server_is_slow_for_everybody_and_its_requests_are_counted(
     quick_arguments: list[str], tmp_path: Path
@@ -147,7 +156,13 @@ def test_a_slow_directory_is_an_origin_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_signal_in_the_middle_leaves_nothing(
     number: signal.Signals, status: int, quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from rig.dying_engine import KINDS, LANDED, SENT, UPLOAD_KINDS, Killer
+from rig.matrix import sampled
 from rig.mounts import (
     RENAME_EXCHANGE,
     RENAME_NOREPLACE,
@@ -174,13 +175,16 @@ CHANGES = [
 ASKED_TOO = ("mkdir-posix", "mkdir-s3", "move to a new name-posix")
 """Also with an engine that asks the origin for each name."""
 
-CASES = [
-    pytest.param(change, kind, (ttl_s, 60), id=f"{change.name}-{kind}{'' if ttl_s else '-asked'}")
-    for change in CHANGES
-    for kind in ("posix", "s3")
-    for ttl_s in (60, 0)
-    if (change.on_s3 or kind == "posix") and (ttl_s or f"{change.name}-{kind}" in ASKED_TOO)
-]
+CASES = sampled(
+    [
+        pytest.param(change, kind, (ttl_s, 60), id=f"{change.name}-{kind}{'' if ttl_s else '-asked'}")
+        for change in CHANGES
+        for kind in ("posix", "s3")
+        for ttl_s in (60, 0)
+        if (change.on_s3 or kind == "posix") and (ttl_s or f"{change.name}-{kind}" in ASKED_TOO)
+    ],
+    sample=("mkdir-posix-asked", "move directory-s3", "unlink dirty-s3", "move dirty over-posix", "exchange-posix"),
+)
 
 
 def prepare(engine: EngineProcess, top: Path, before: Tree) -> None:
@@ -301,19 +305,22 @@ MOVE_OVER = Sent("move over", move_over, lambda name, data: {"a": None, f"a/{nam
 UNLINK = Sent("unlink", lambda top, name: os.unlink(top / "a" / name), lambda name, data: {"a": None, "b": None})
 APPEND_AND_UNLINK = Sent("append and unlink", append_and_unlink, lambda name, data: {"a": None, "b": None})
 
-WHILE_SENT = [
-    pytest.param(sent, name, known, id=f"{sent.name}-{name}-{'known' if known else 'new'}")
-    for sent, name, known in (
-        (MOVE, SENT, False),
-        (MOVE_TWICE, LANDED, True),
-        (APPEND_AND_MOVE, SENT, False),
-        (APPEND_AND_MOVE, LANDED, True),
-        (MOVE_AND_APPEND, LANDED, False),
-        (MOVE_OVER, SENT, True),
-        (UNLINK, LANDED, True),
-        (APPEND_AND_UNLINK, SENT, False),
-    )
-]
+WHILE_SENT = sampled(
+    [
+        pytest.param(sent, name, known, id=f"{sent.name}-{name}-{'known' if known else 'new'}")
+        for sent, name, known in (
+            (MOVE, SENT, False),
+            (MOVE_TWICE, LANDED, True),
+            (APPEND_AND_MOVE, SENT, False),
+            (APPEND_AND_MOVE, LANDED, True),
+            (MOVE_AND_APPEND, LANDED, False),
+            (MOVE_OVER, SENT, True),
+            (UNLINK, LANDED, True),
+            (APPEND_AND_UNLINK, SENT, False),
+        )
+    ],
+    sample=("append and move-sent-new", "unlink-landed-known"),
+)
 
 
 @pytest.mark.timeout(PATIENCE_S)

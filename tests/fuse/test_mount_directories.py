@@ -101,6 +101,7 @@ def calls_to_origins(engine: EngineProcess) -> Counter[str]:
     return calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_names_are_told_once_each_while_some_go(
     engine: EngineProcess, posix: Source, mountpoint: Path

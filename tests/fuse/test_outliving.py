@@ -25,7 +25,6 @@ from rig.mounts import (
 )
 from tiercache.errors import MountError, Unsupported
 
-KILLS, RESTARTS = 20, 4
 READERS, WRITERS = 8, 4
 
 PATIENCE_S = 400.0
@@ -103,13 +102,20 @@ def check(engine: EngineProcess, source: Source, place: Path, readers: list[Load
 
 
 @pytest.mark.timeout(PATIENCE_S)
-@pytest.mark.parametrize("way", ["killed", "restarted"])
+@pytest.mark.parametrize(
+    ("way", "times"),
+    [
+        ("killed", 4),
+        ("restarted", 2),
+        pytest.param("killed", 20, marks=pytest.mark.exhaustive),
+        pytest.param("restarted", 4, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_no_error_reaches_readers_and_writers_while_the_engine_is_replaced_again_and_again(
-    engine: EngineProcess, source: Source, place: Path, way: str
+    engine: EngineProcess, source: Source, place: Path, way: str, times: int
 ) -> None:
     """Killed as the out-of-memory killer does it, or replaced by ``tiercache restart``."""
     mount(engine, source, place)
-    times = KILLS if way == "killed" else RESTARTS
     with loads(place) as (readers, writers):
         pids = {engine.pid}
         for _ in range(times):
