@@ -13,7 +13,8 @@ from tiercache.policies.queues import SizedQueue
 
 class Arc:
     """A miss on a key that was evicted from one of the queues moves the border in favour of that one, by the bytes of
-    the key, and by more where the other one has more ghosts. The ghosts have at most the capacity once more."""
+    the key, and by more where the other one has more ghosts. The ghosts have at most the capacity once more. What is
+    pinned when its turn comes counts as read again."""
 
     name = "arc"
 
@@ -48,15 +49,20 @@ class Arc:
         self._forget()
 
     def evict(self, pinned: Callable[[CacheKey], bool] = nothing_pinned) -> CacheKey | None:
-        order = [(self._once, self._once_ghosts), (self._often, self._often_ghosts)]
         if self._once.used_bytes <= self._once_target_bytes:
-            order.reverse()
-        for queue, ghosts in order:
-            victim = queue.first(pinned)
+            victim = self._often.first(pinned)
             if victim is not None:
-                ghosts.push(victim, queue.remove(victim))
+                self._often_ghosts.push(victim, self._often.remove(victim))
                 return victim
-        return None
+            self._once_target_bytes = 0.0  # there is nothing that could make room for them
+        victim = self._once.first(pinned, shelter=self._often)
+        if victim is not None:
+            self._once_ghosts.push(victim, self._once.remove(victim))
+            return victim
+        victim = self._often.first(pinned)
+        if victim is not None:
+            self._often_ghosts.push(victim, self._often.remove(victim))
+        return victim
 
     def remove(self, key: CacheKey) -> None:
         for queue in (self._once, self._often):

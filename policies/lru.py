@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from tiercache.policies.base import CacheKey, nothing_pinned
+from tiercache.policies.queues import SizedQueue
 
 
 class Lru:
@@ -14,27 +14,27 @@ class Lru:
     name = "lru"
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._sizes: OrderedDict[CacheKey, int] = OrderedDict()  # the next victim first
+        self._queue = SizedQueue(capacity_bytes)  # the next victim first
 
     def access(self, key: CacheKey) -> None:
-        if key in self._sizes:
-            self._sizes.move_to_end(key)
+        if key in self._queue:
+            self._queue.renew(key)
 
     def admits(self, key: CacheKey, size_bytes: int) -> bool:
-        return size_bytes <= self._capacity_bytes
+        return size_bytes <= self._queue.capacity_bytes
 
     def insert(self, key: CacheKey, size_bytes: int) -> None:
-        self._sizes[key] = size_bytes
+        self._queue.push(key, size_bytes)
 
     def evict(self, pinned: Callable[[CacheKey], bool] = nothing_pinned) -> CacheKey | None:
-        victim = next((key for key in self._sizes if not pinned(key)), None)
+        victim = self._queue.first(pinned)
         if victim is not None:
-            del self._sizes[victim]
+            self._queue.remove(victim)
         return victim
 
     def remove(self, key: CacheKey) -> None:
-        self._sizes.pop(key, None)
+        if key in self._queue:
+            self._queue.remove(key)
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self._queue)

@@ -44,9 +44,16 @@ class SizedQueue:
     def head(self) -> CacheKey:
         return next(iter(self.sizes))
 
-    def first(self, pinned: Callable[[CacheKey], bool]) -> CacheKey | None:
-        """The first key that is not pinned. Those before it keep their places."""
-        return next((key for key in self.sizes if not pinned(key)), None)
+    def first(self, pinned: Callable[[CacheKey], bool], shelter: SizedQueue | None = None) -> CacheKey | None:
+        """The first key that is not pinned. Those before it are in use: they go to the end, of ``shelter`` if given, so
+        that nobody asks about them again soon."""
+        for _ in range(len(self.sizes)):
+            key = self.head()
+            if not pinned(key):
+                return key
+            size_bytes = self.remove(key)
+            (self if shelter is None else shelter).push(key, size_bytes)
+        return None
 
     def renew(self, key: CacheKey) -> None:
         """Put a key that is here to the end."""

@@ -20,7 +20,8 @@ _FREQUENCY_LIMIT = 3
 class S3Fifo:
     """New objects wait in a small queue (a tenth); those read twice there, or missed again soon, go to the main one.
 
-    An object too large for the small queue goes to the main one at once. A pinned object at the head goes to the end.
+    An object too large for the small queue goes to the main one at once. A pinned object at the head is in use: it
+    goes to the main queue, or there to the end.
     """
 
     name = "s3fifo"
@@ -79,10 +80,8 @@ class S3Fifo:
     def _evict_small(self, pinned: Callable[[CacheKey], bool]) -> CacheKey | None:
         for _ in range(len(self._small)):
             key = self._small.head()
-            if self._reads[key] >= _PROMOTE_AT:
+            if self._reads[key] >= _PROMOTE_AT or pinned(key):
                 self._main.push(key, self._small.remove(key))
-            elif pinned(key):
-                self._small.renew(key)
             else:
                 self._remember(key, self._small.remove(key))
                 del self._reads[key]

@@ -21,7 +21,8 @@ class WTinyLfu:
     which are protected. The window's oldest key is the candidate for the rest; it or the next victim there is evicted,
     whichever was read less.
 
-    A candidate that needs the room of several victims must win against each. ``reads`` is what counts the reads.
+    A candidate that needs the room of several victims must win against each; one that is pinned wins. ``reads`` is what
+    counts the reads.
     """
 
     name = "wtinylfu"
@@ -59,20 +60,26 @@ class WTinyLfu:
         self._window.push(key, size_bytes)
 
     def evict(self, pinned: Callable[[CacheKey], bool] = nothing_pinned) -> CacheKey | None:
-        candidate = self._window.first(pinned)
-        while candidate is not None and self._promotes(candidate):
-            candidate = self._window.first(pinned)
-        victim = self._probation.first(pinned)
+        while self._window and self._promotes(self._window.head()):
+            pass
+        candidate = self._window.head() if self._window else None
+        victim = self._probation.first(pinned, shelter=self._protected)
         if victim is None:
             victim = self._protected.first(pinned)
-        if candidate is None or (victim is not None and self._reads.count(candidate) > self._reads.count(victim)):
-            if victim is not None:
-                self.remove(victim)
-            if candidate is not None:
-                self._promotes(candidate)
-            return victim
-        self.remove(candidate)
-        return candidate
+        self._demote()
+        if victim is None:
+            victim = self._window.first(pinned)
+        elif (
+            candidate is not None
+            and not pinned(candidate)
+            and self._reads.count(candidate) <= self._reads.count(victim)
+        ):
+            victim = candidate
+        if victim is not None:
+            self.remove(victim)
+        if candidate is not None and candidate != victim:
+            self._promotes(candidate)
+        return victim
 
     def remove(self, key: CacheKey) -> None:
         for queue in (self._window, self._probation, self._protected):
@@ -94,6 +101,9 @@ class WTinyLfu:
 
     def _protect(self, key: CacheKey) -> None:
         self._protected.push(key, self._probation.remove(key))
+        self._demote()
+
+    def _demote(self) -> None:
         while self._protected.overflows:
             oldest = self._protected.head()
             self._probation.push(oldest, self._protected.remove(oldest))

@@ -150,6 +150,30 @@ def test_a_pinned_key_is_passed_over_and_can_go_later(name: str) -> None:
     assert victims(policy) == [b"b"]
 
 
+@pytest.mark.parametrize("reads", [0, 1, 2])
+@pytest.mark.parametrize("name", sorted(POLICIES.keys() - {"hold"}))
+def test_many_pinned_keys_do_not_make_evictions_slow(name: str, reads: int) -> None:
+    """A kept checkpoint is thousands of files. How often the policy asks about them is what an eviction costs."""
+    policy = make_policy(name, 2_000)
+    fill(policy, [b"kept%d" % number for number in range(1_000)])
+    fill(policy, [b"%d" % number for number in range(1_000)])
+    for number in range(reads * 1_000):
+        policy.access(b"kept%d" % (number % 1_000))
+    asked = 0
+
+    def pinned(key: bytes) -> bool:
+        nonlocal asked
+        asked += 1
+        return key.startswith(b"kept")
+
+    for number in range(1_000, 4_000):
+        victim = policy.evict(pinned)
+        assert victim is not None
+        assert not victim.startswith(b"kept")
+        policy.insert(b"%d" % number, 1)
+    assert asked < 4 * 3_000 + 2_000, "a few times for each eviction"
+
+
 def test_fifo_evicts_the_oldest_whatever_is_read() -> None:
     policy = make_policy("fifo", 3)
     fill(policy, [b"a", b"b", b"c"])
