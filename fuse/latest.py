@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tiercache.engine.checkpoints import LATEST
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent
 from tiercache.fuse.attributes import EntryOut
 from tiercache.fuse.nodes import Nodes
 from tiercache.model import Entry, Key, Kind
 
-LATEST = b"latest-complete"
+__all__ = ["LATEST", "LatestLinks"]
 
 
 class LatestLinks:

@@ -218,8 +218,15 @@ def test_checkpoints_are_listed_with_what_they_lack(tiercache: Command, origin: 
     assert older.split()[0] == "checkpoint-1"
     assert older.endswith("complete")
     assert "no checkpoint" in tiercache.good(*tiercache.here("checkpoints", mountpoint / "sub"))
-    line = tiercache.failure(*tiercache.here("checkpoints", mountpoint / "a.txt"))
-    assert line.endswith("not a directory")
+    for name, told in (("a.txt", "not a directory"), ("missing", "no such file or directory")):
+        line = tiercache.failure(*tiercache.here("checkpoints", mountpoint / name))
+        assert line == f"{mountpoint}/{name}: {told}"
+    # What is asked for may be one itself, by its name or by what is in it.
+    (mountpoint / "sub" / ".metadata").write_bytes(b"m")
+    tiercache.good("drain", mountpoint)
+    for name, files in (("checkpoint-1", 1), ("sub", 2)):
+        [own] = json.loads(tiercache.good(*tiercache.here("checkpoints", mountpoint / name, "--json")))
+        assert (own["name"], own["complete"], own["files"]) == (name, True, files)
     tiercache.good(*tiercache.here("umount", mountpoint))
 
 

@@ -211,10 +211,12 @@ def test_drain_waits_for_a_path_and_says_by_its_status_what_has_not_come_so_far(
         assert told.endswith(": everything is on this node's disk\n")
         left = tiercache(*tiercache.here("drain", mountpoint / "open", mountpoint / "d", "--deadline", "200ms"))
         assert left.returncode == 3
-        assert left.stdout == f"file://{origin}/open: is open for writing\n"
+        assert left.stdout == f"{mountpoint}/open: is open for writing\n"
         assert left.stderr.endswith("1 file is not in the origin; see tiercache status\n")
     tiercache.good(*tiercache.here("drain", mountpoint / "open"))
     assert (origin / "open").read_bytes() == b"more"
+    refused = tiercache.failure(*tiercache.here("resolve", mountpoint / "open", "--keep", "ours"))
+    assert refused == f"{mountpoint}/open: is in no conflict"
     missing = tiercache.failure(*tiercache.here("drain", mountpoint / "missing"))
     assert missing == f"{mountpoint}/missing: no such file or directory"
     tiercache.good(*tiercache.here("umount", mountpoint))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from rig.command import Command
+from rig.engines import stopped
 from rig.namespaces import OtherNamespace
 from tiercache.cli import owner
-from tiercache.engine.lock import LOCK_NAME, owner_pid
+from tiercache.engine.lock import LOCK_NAME
 from tiercache.ipc import SOCKET_NAME
 
 SILENT = 8
@@ -37,18 +37,6 @@ def silent(tmp_path: Path) -> Iterator[list[socket.socket]]:
             listening.setblocking(False)
             sockets.append(listening)
         yield sockets
-
-
-@contextmanager
-def stopped(cache_dir: Path) -> Iterator[None]:
-    """An engine that is not dead, and answers nothing."""
-    pid = owner_pid(cache_dir)
-    assert pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def was_asked(listening: socket.socket) -> bool:

@@ -194,3 +194,63 @@ def test_a_url_means_the_origin_that_is_mounted_whatever_options_that_has(
     tiercache.good(*tiercache.here("drain", f"{s3_bucket.url}/run"), **environment)
     assert s3_bucket.get("run/new") == b"new"
     tiercache.good("umount", mountpoint, **environment)
+
+
+def test_links_inside_a_mounted_bucket_are_followed(
+    tiercache: Command, s3_bucket: Bucket, mountpoint: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Those to a directory on the way, to a file, to an absolute path in the mount, and the latest checkpoint."""
+    delayed = ("--set", "staging.upload_delay_s=1h")
+    tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/run", mountpoint, *delayed), **environment)
+    (mountpoint / "disk" / "step-1").mkdir(parents=True)
+    (mountpoint / "runs").mkdir()
+    (mountpoint / "runs" / "now").symlink_to("../disk")
+    (mountpoint / "file").symlink_to("runs/now/step-1/model")
+    (mountpoint / "top").symlink_to(mountpoint / "disk")
+    (mountpoint / "disk" / "step-1" / "model").write_bytes(b"12345")
+    names = ("disk/step-1/model", "runs/now/step-1/model", "file", "top/step-1/model", "runs/../file")
+    for name in names:
+        told = json.loads(tiercache.good("status", mountpoint / name, "--json"))
+        assert (told["state"], told["size_bytes"]) == ("sealed", 5), name
+    url = f"{s3_bucket.url}/run/runs/now/step-1/model"
+    assert json.loads(tiercache.good(*tiercache.here("status", url, "--json"), **environment))["state"] == "sealed"
+    assert json.loads(tiercache.good("status", mountpoint / "runs" / "now", "--json"))["dirty_files"] == 1
+    tiercache.good("drain", mountpoint / "file")
+    assert s3_bucket.get("run/disk/step-1/model") == b"12345"
+    assert [json.loads(tiercache.good("status", mountpoint / name, "--json"))["state"] for name in names] == [
+        "clean"
+    ] * 5
+    for name in ("disk", "runs/now", "top"):
+        [found] = json.loads(tiercache.good("checkpoints", mountpoint / name, "--json"))
+        assert (found["name"], found["complete"]) == ("step-1", True)
+        told = json.loads(tiercache.good("status", mountpoint / name / "latest-complete" / "model", "--json"))
+        assert (told["state"], told["size_bytes"]) == ("clean", 5)
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"x")
+    (mountpoint / "out").symlink_to(outside)
+    line = tiercache.failure("status", mountpoint / "out")
+    assert line == f"{mountpoint}/out: leads to {outside}, outside of the mount at {mountpoint}"
+    (mountpoint / "up").symlink_to("../../outside")
+    assert tiercache.failure("status", mountpoint / "up") == f"{mountpoint}/up: leads out of the mount at {mountpoint}"
+    (mountpoint / "loop").symlink_to("loop")
+    assert tiercache.failure("status", mountpoint / "loop") == f"{mountpoint}/loop: too many symbolic links"
+    tiercache.good("umount", mountpoint)
+
+
+def test_a_url_that_nobody_has_open_is_opened_as_the_asker_would(
+    tiercache: Command, origin: Path, s3_bucket: Bucket, s3_server: S3Server, environment: dict[str, str]
+) -> None:
+    """Not with the environment of the engine, which has no keys here; and nothing secret is written down."""
+    s3_bucket.put("step-1/model", b"12345")
+    tiercache.good(*tiercache.here("warmup", origin))
+    url = f"{s3_bucket.url}/step-1/model"
+    told = json.loads(tiercache.good(*tiercache.here("status", url, "--json"), **environment))
+    assert (told["state"], told["size_bytes"]) == ("clean", 5)
+    tiercache.good(*tiercache.here("stop"))
+    for command in (("checkpoints", s3_bucket.url), ("drain", url), ("status", url)):
+        tiercache.good(*tiercache.here("warmup", origin))
+        assert tiercache.good(*tiercache.here(*command), **environment)
+        secret = s3_server.secret_key.encode()
+        files = [path for path in tiercache.cache_dir.rglob("*") if path.is_file()]
+        assert [path for path in files if secret in path.read_bytes()] == []
+        tiercache.good(*tiercache.here("stop"))

@@ -164,3 +164,27 @@ def test_what_is_written_meanwhile_is_waited_for_too(
     fs.wait_durable(path)
     assert fs.cat_file(path) == b"newer"
     assert fs.info(path)["tiercache"]["durable"] == "origin"
+
+
+def test_what_was_written_with_other_options_of_the_same_url_is_waited_for(tmp_path: Path, s3_bucket: Bucket) -> None:
+    """As a mount may have: else its dirty files would count as durable, or as not there."""
+    s3_bucket.put("d/old", b"old")
+    options = s3_bucket.server.options()
+    other = options | {"endpoint_url": options["endpoint_url"].replace("127.0.0.1", "localhost")}
+    with attached_client(small_config(tmp_path, **{"staging.upload_delay_s": "1h"})) as client:
+        client.status()
+        writing, waiting = (
+            TierCacheFileSystem(target_protocol="s3", target_options=dict(each), cache_dir=str(client.cache_dir))
+            for each in (other, options)
+        )
+        for number, path in enumerate(("d", "d/0", "d/2")):
+            writing.pipe_file(f"{s3_bucket.name}/d/{number}", DATA)
+            if path == "d/0":
+                writing.pipe_file(f"{s3_bucket.name}/d/0", DATA[::-1])
+            with pytest.raises(TimeoutError, match=f"/d/{number if path != 'd/0' else '[01]'}: "):
+                waiting.wait_durable(f"{s3_bucket.name}/d", deadline=0)
+            waiting.wait_durable(f"{s3_bucket.name}/{path}")
+        assert (s3_bucket.get("d/0"), s3_bucket.get("d/2")) == (DATA[::-1], DATA)
+        with pytest.raises(FileNotFoundError):
+            waiting.wait_durable(f"{s3_bucket.name}/d/missing")
+        waiting.wait_durable(f"{s3_bucket.name}/d")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -60,6 +61,18 @@ def stop_engine(config: Config, client: Client | None = None) -> None:
         if client is None:
             asking.close()
         assert ended.wait(), (config.cache_dir / "engine.log").read_text()
+
+
+@contextmanager
+def stopped(cache_dir: Path) -> Iterator[None]:
+    """An engine that is not dead, and answers nothing."""
+    pid = owner_pid(cache_dir)
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

@@ -75,6 +75,7 @@ def mount(
     deadline: Deadline = "60s",
 ) -> None:
     """Mount a bucket or a directory. Starts the engine of the cache directory if none runs."""
+    from tiercache.cli.deadline import bounded
     from tiercache.cli.link import starting
     from tiercache.cli.mount import ending_signals, leave, stay
     from tiercache.cli.mount import mount as do_mount
@@ -105,7 +106,8 @@ def mount(
     with ending_signals() as wakeup:  # before anybody is told that there is something to end
         print(told, flush=True)
         signalled = stay(wakeup, made["mountpoint"])
-    leave(engine, made["mountpoint"], wait_s, signalled=signalled)
+    with bounded(wait_s):
+        leave(engine, made["mountpoint"], wait_s, signalled=signalled)
 
 
 @app.command()
@@ -117,9 +119,12 @@ def umount(
     lazy: Annotated[bool, typer.Option("--lazy", help="Take it away even while files in it are open.")] = False,
 ) -> None:
     """Unmount and bring what was written to the origin. Exit status 3: some of it is still only in the journal."""
+    from tiercache.cli.deadline import bounded
     from tiercache.cli.unmount import unmount
 
-    unmount(configuration(cache_dir, config, None), mountpoint, deadline_s(deadline), lazy=lazy)
+    wait_s = deadline_s(deadline)
+    with bounded(wait_s):
+        unmount(configuration(cache_dir, config, None), mountpoint, wait_s, lazy=lazy)
 
 
 @app.command()
@@ -131,14 +136,10 @@ def status(
 ) -> None:
     """Show the engine, its tiers, mounts and dirty files; with PATH, what that file has reached."""
     from tiercache.cli.link import attach_existing
-    from tiercache.cli.place import engine_of
+    from tiercache.cli.place import place_of
 
     settled = configuration(cache_dir, config, None)
-    if path is None:
-        answer = attach_existing(settled).status()
-    else:
-        engine, path = engine_of(settled, path)
-        answer = engine.request("status_path", path=path)
+    answer = attach_existing(settled).status() if path is None else place_of(settled, path).request("status_path")
     from tiercache.cli.status import print_engine, print_json, print_path
 
     if as_json:
@@ -158,10 +159,10 @@ def checkpoints(
 ) -> None:
     """List the checkpoints in a directory, the latest first: which are complete, and how far the others have come."""
     from tiercache.cli.checkpoints import show
-    from tiercache.cli.place import engine_of
+    from tiercache.cli.place import place_of
 
-    engine, path = engine_of(configuration(cache_dir, config, None), directory)
-    show(path, engine.request("checkpoints_path", path=path), as_json=as_json)
+    found = place_of(configuration(cache_dir, config, None), directory).request("checkpoints_path")
+    show(directory, found, as_json=as_json)
 
 
 @app.command()
@@ -174,10 +175,9 @@ def resolve(
     config: ConfigFile = None,
 ) -> None:
     """End the conflict of a file that others changed at the origin meanwhile, or give up a lost one."""
-    from tiercache.cli.place import engine_of
+    from tiercache.cli.place import place_of
 
-    engine, place = engine_of(configuration(cache_dir, config, None), path)
-    kept = engine.request("resolve", path=place, keep=keep)
+    kept = place_of(configuration(cache_dir, config, None), path).request("resolve", keep=keep)
     print(f"{path}: {f'our bytes go to {kept}' if kept else 'the origin has its own, ours are given up'}")
 
 
@@ -192,6 +192,7 @@ def drain(
 ) -> None:
     """Wait until what was written, or what of it lies in PATH, is in the origin, or has reached LEVEL. Exit status 0
     only then; 3 when some has not at the deadline."""
+    from tiercache.cli.deadline import bounded
     from tiercache.cli.drain import drain as do_drain
     from tiercache.cli.drain import drain_paths
     from tiercache.cli.link import attach_or_recover
@@ -199,10 +200,11 @@ def drain(
     wait_s = deadline_s(deadline)
     level_word("--level", level)
     settled = configuration(cache_dir, config, settings)
-    if paths or level != "origin":
-        drain_paths(settled, settings, paths or [], level, wait_s)
-    else:
-        do_drain(attach_or_recover(settled, settings), wait_s)
+    with bounded(wait_s):
+        if paths or level != "origin":
+            drain_paths(settled, settings, paths or [], level, wait_s)
+        else:
+            do_drain(attach_or_recover(settled, settings), wait_s)
 
 
 @app.command("export-staged")
@@ -246,9 +248,12 @@ def stop(
     deadline: Deadline = "60s",
 ) -> None:
     """Drain, unmount everything and end the engine. Exit status 3: some bytes are only in the journal."""
+    from tiercache.cli.deadline import bounded
     from tiercache.cli.stop import stop as do_stop
 
-    do_stop(configuration(cache_dir, config, None), deadline_s(deadline))
+    wait_s = deadline_s(deadline)
+    with bounded(wait_s):
+        do_stop(configuration(cache_dir, config, None), wait_s)
 
 
 @app.command()

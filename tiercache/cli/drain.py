@@ -29,21 +29,23 @@ def drain(client: Client, deadline_s: float) -> None:
 def drain_paths(config: Config, settings: list[str] | None, paths: list[str], level: str, deadline_s: float) -> None:
     """Wait until what lies in the paths, of whichever engines, or else everything, has reached a level."""
     from tiercache.cli.link import attach_or_recover
-    from tiercache.cli.place import engine_of
+    from tiercache.cli.place import place_of
 
     until_s = time.monotonic() + deadline_s
-    asked: dict[Path, tuple[Client, list[str]]] = {}
+    asked: dict[Path, tuple[Client, dict[str, list[Any] | None]]] = {}
     for path in paths:
-        client, name = engine_of(config, path, attach=lambda config: attach_or_recover(config, settings))
-        asked.setdefault(client.cache_dir, (client, []))[1].append(name)
+        place = place_of(config, path, attach=lambda config: attach_or_recover(config, settings))
+        asked.setdefault(place.engine.cache_dir, (place.engine, {}))[1][place.path] = place.asker
     if not paths:
         client = attach_or_recover(config, settings)
-        asked[client.cache_dir] = client, []
+        asked[client.cache_dir] = client, {}
     left: list[dict[str, str]] = []
     for client, names in asked.values():
         with progress("draining") as shown:
             wait_s = max(0.0, until_s - time.monotonic())
-            left += client.wait_durable(names, level, wait_s, on_progress=DrainProgress(shown))["left"]
+            askers = {name: asker for name, asker in names.items() if asker is not None}
+            progressed = DrainProgress(shown)
+            left += client.wait_durable([*names], level, wait_s, askers=askers, on_progress=progressed)["left"]
     for file in left[:TOLD_MAX]:
         print(f"{file['path']}: {file['error']}")
     where = {"origin": "in the origin", "local": "on this node's disk"}.get(level, "in this node's memory")

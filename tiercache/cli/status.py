@@ -132,6 +132,8 @@ def _changes(changes: list[dict[str, Any]]) -> Iterator[Text]:
 
 _LEVELS = {"memory": "this node's memory", "local": "this node's disk", "origin": "the origin"}
 
+SILENT = "does not answer, and this is what the node knows"
+
 _IO = {
     "passthrough": "by the kernel, from the local file (passthrough)",
     "cached": "through the engine and the page cache",
@@ -160,6 +162,8 @@ def print_path(file: dict[str, Any]) -> None:
         rows["sent"] = format_size(file["sent_bytes"])
     if file["last_error"]:
         rows["last error"] = file["last_error"]
+    if file.get("origin_error"):  # an engine of an earlier release does not tell
+        rows["origin"] = f"{SILENT}: {file['origin_error']}"
     if resident := file.get("resident"):
         tiers = [name for name in ("ram", "nvme") if resident[name]]
         rows["cached"] = f"{format_size(resident['resident_bytes'])} in {' and '.join(tiers)}" if tiers else "nothing"

@@ -108,12 +108,19 @@ class Client:
         level: str,
         deadline_s: float,
         *,
+        askers: Mapping[str, Sequence[Any]] | None = None,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
         """Wait until what is at or below local paths under mounts, or URLs, has reached a level; everything where no
-        path is given. ``left`` tells of each file that has not why."""
+        path is given. ``askers``: client, options and profile with which a URL is to be opened if it is not open.
+        ``left`` tells of each file that has not why."""
         answer: dict[str, Any] = self.request(
-            "drain_paths", on_progress=on_progress, paths=list(paths), level=level, deadline_s=deadline_s
+            "drain_paths",
+            on_progress=on_progress,
+            paths=list(paths),
+            level=level,
+            deadline_s=deadline_s,
+            askers=dict(askers or {}),
         )
         return answer
 

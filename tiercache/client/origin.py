@@ -187,11 +187,13 @@ class RemoteOrigin:
         level: str,
         deadline_s: float,
         *,
+        must_exist: bool = True,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
-        """Wait until what is at or below the keys has reached a level; ``""``: what fsync promises of each file.
-        ``left`` tells of each file that has not why, ``in_time`` whether the deadline was the reason. Absent."""
-        arguments = {"keys": list(keys), "level": level, "deadline_s": deadline_s}
+        """Wait until what is at or below the keys, or what links there lead to, has reached a level; ``""``: what fsync
+        promises of each file. ``left`` tells of each file that has not why, ``in_time`` whether the deadline was the
+        reason. Absent for a key that is not there, if it ``must_exist``."""
+        arguments = {"keys": list(keys), "level": level, "deadline_s": deadline_s, "must_exist": must_exist}
         answer: dict[str, Any] = self._exchange("wait_durable", arguments, idempotent=True, on_progress=on_progress)
         return answer
 

@@ -101,4 +101,7 @@ def _serve(settings: dict[str, Any], keeper: Keeper, report: Report, *, foregrou
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # All is closed. A thread that still waits for an origin which hangs is not to be waited for.
+    os._exit(code)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from tiercache.engine.names import show
 from tiercache.errors import Conflict, Lost, TierCacheError, UploadFailed
 from tiercache.journal import StagedRecord
 from tiercache.model import Durability, Key, OriginId, StagedState, parent_of
+from tiercache.writeback.succession import shown
 
 if TYPE_CHECKING:
     from tiercache.engine.engine import Engine
@@ -28,6 +30,10 @@ LOOK_AGAIN_S = 0.5
 
 TOLD_MAX = 50
 """Files that are named while a barrier waits."""
+
+
+Names = dict[tuple[OriginId, Key], str]
+"""Names of origins, and how whoever asks has spelled them: empty for the origin's own spelling."""
 
 
 class Reached(NamedTuple):
@@ -49,11 +55,11 @@ class Barrier:
     def __init__(
         self,
         engine: Engine,
-        names: Iterable[tuple[OriginId, Key]] | None,
+        names: Names | None,
         level: Callable[[StagedRecord], Durability],
     ) -> None:
         self._engine = engine
-        self._names = None if names is None else set(names)
+        self._names = names
         self._level = level
         self._seen: set[int] = set()
         self._synced: set[int] = set()
@@ -83,7 +89,13 @@ class Barrier:
         return {"files": len(left), "bytes": sum(record.size_bytes for record in left), "list": told}
 
     def _path(self, record: StagedRecord) -> str:
-        return self._engine.status_of.spell(record.origin, record.key)
+        """As whoever asks has named what it lies in, else as the origin spells it."""
+        name = self._name_over(record)
+        given = self._names[name] if self._names is not None and name is not None else ""
+        if not given or name is None:
+            return self._engine.status_of.spell(record.origin, record.key)
+        below = os.fsdecode(record.key[len(name[1]) :].strip(b"/"))
+        return os.path.join(given, below) if below else given
 
     # -- which --------------------------------------------------------------------------------------
 
@@ -94,14 +106,18 @@ class Barrier:
         return [record for record in chosen if not self._has_reached(record)]
 
     def _means(self, record: StagedRecord) -> bool:
-        if self._names is None:
-            return True
+        return self._names is None or self._name_over(record) is not None
+
+    def _name_over(self, record: StagedRecord) -> tuple[OriginId, Key] | None:
+        """The name that a file is at or below."""
         key = record.key
-        while (record.origin, key) not in self._names:
+        while self._names is not None:
+            if (record.origin, key) in self._names:
+                return record.origin, key
             if not key:
-                return False
+                break
             key = parent_of(key)
-        return True
+        return None
 
     def _has_reached(self, record: StagedRecord) -> bool:
         level = self._level(record)
@@ -165,7 +181,7 @@ class Barrier:
     def _reason(self, record: StagedRecord) -> str:
         told = self._failed.get(record.id) or record.last_error
         if told:
-            return told
+            return told.removeprefix(f"{show(record.key)}: ").removeprefix(f"{shown(record)}: ")
         if record.state is not StagedState.STAGED:
             return "is on its way"
         return MAPPED if self._engine.lent.is_mapped(record.origin, record.inode) else "is open for writing"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiercache.config import CheckpointsConfig
 from tiercache.errors import Absent, NotDirectory
-from tiercache.model import Durability, Entry, Key, Kind, join
+from tiercache.model import Durability, Entry, Key, Kind, join, name_of, parent_of
 from tiercache.policies.checkpoints import Checkpoint, SavedFile, has_manifest, in_order, judge, matches
 
 if TYPE_CHECKING:
     from tiercache.engine.namespace import Namespace
+
+LATEST = b"latest-complete"
+"""In a directory of a mount: a link to its latest complete checkpoint, which no listing shows."""
 
 LOOKED_INTO_MAX = 256
 """Directories whose name tells nothing are looked into for a manifest, unless there are more of them than this."""
@@ -27,6 +31,22 @@ class Checkpoints:
         """All checkpoints directly in ``directory``, the latest first. Absent, NotDirectory."""
         found = await self._candidates(directory)
         return [await self._judged(directory, name, found[name]) for name in _latest_first(found)]
+
+    async def at(self, key: Key, called: bytes) -> Sequence[Checkpoint]:
+        """The same for a name that may be a checkpoint itself, which comes first then, under the name that it is
+        ``called``. Absent, NotDirectory."""
+        entry = await self._namespace.lookup(key)
+        own = []
+        if entry.kind in (Kind.DIRECTORY, Kind.FILE) and await self._is_checkpoint(key, entry):
+            own = [(await self._judged(parent_of(key), name_of(key), entry))._replace(name=called)]
+        return own if own and entry.kind is Kind.FILE else [*own, *await self.list(key)]
+
+    async def _is_checkpoint(self, key: Key, entry: Entry) -> bool:
+        if matches(name_of(key), self._settings.patterns):
+            return True
+        if entry.kind is not Kind.DIRECTORY:
+            return False
+        return has_manifest([name for name, _ in await _children(self._namespace, key)])
 
     async def latest(self, directory: Key) -> Checkpoint | None:
         """The latest complete one; None if there is none. Looks into no more of them than it must."""
@@ -55,7 +75,8 @@ class Checkpoints:
             files = [_saved(self._namespace, name, entry)]
         else:
             below = await _below(self._namespace, root)
-            files = [_saved(self._namespace, k[len(root) + 1 :], e) for k, e in below if e.kind is Kind.FILE]
+            start = len(root) + 1 if root else 0
+            files = [_saved(self._namespace, k[start:], e) for k, e in below if e.kind is Kind.FILE]
         return judge(name, files, level=Durability[self._settings.level.upper()])
 
 

@@ -26,6 +26,7 @@ from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
 from tiercache.engine.parts import Parts
+from tiercache.engine.places import Places
 from tiercache.engine.promises import Promises
 from tiercache.engine.status import Status
 from tiercache.engine.tree_intents import follow
@@ -86,6 +87,7 @@ class Engine:
         self.mounts: Mounts
         self.warmups: Warmups
         self.lent: Lent
+        self.places: Places
         self.status_of: Status
 
     # -- life -------------------------------------------------------------------------------------
@@ -202,6 +204,7 @@ class Engine:
         self.mounts = Mounts(self, nursery)
         self.warmups = Warmups(self, nursery)
         self.lent = Lent(self)
+        self.places = Places(self)
         self.status_of = Status(self)
 
     def _tiers(self, root: Path) -> list[FileTier]:
@@ -389,12 +392,13 @@ class Engine:
     async def drain(self, deadline_s: float, *, mountpoint: str | None = None) -> DrainResult:
         """Bring everything that is staged (of one mount) to its origin; returns at the deadline with what is left."""
         ids = None
-        with trio.move_on_after(deadline_s):
+        until_s = trio.current_time() + deadline_s
+        with trio.move_on_at(until_s):
             await self.mounts.settled()
             await self.seal_flushed()
         if mountpoint is not None:
             ids = self.mounts.staged_ids(mountpoint)
-        return await self.writeback.drain(deadline_s, ids=ids)
+        return await self.writeback.drain(max(0.0, until_s - trio.current_time()), ids=ids)
 
     async def seal_flushed(self) -> None:
         """A file whose writers are all gone, but whose seal the kernel has not asked for yet, is drained too."""
@@ -414,10 +418,6 @@ class Engine:
     def status(self) -> dict[str, Any]:
         """Figures of the whole engine."""
         return self.status_of.engine()
-
-    async def status_path(self, path: str) -> dict[str, Any]:
-        """How far one file has come, by its path under a mount or its URL."""
-        return await self.status_of.path(path)
 
 
 def profile_name(name: str) -> ProfileName:

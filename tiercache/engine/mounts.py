@@ -274,10 +274,13 @@ class Mounts:
 
     def namespace_of(self, origin: OriginId, key: Key) -> Namespace:
         """How the innermost mount that a key lies under sees its origin; the profile ``general`` where none does."""
+        mount = self.over(origin, key)
+        return self._engine.namespace(origin, "general") if mount is None else mount.namespace
+
+    def over(self, origin: OriginId, key: Key) -> Mount | None:
+        """The innermost mount that shows a key."""
         above = [m for m in self if m.namespace.origin_id == origin and is_below(key, m.root)]
-        if not above:
-            return self._engine.namespace(origin, "general")
-        return max(above, key=lambda mount: len(mount.root)).namespace
+        return max(above, key=lambda mount: len(mount.root), default=None)
 
     def holding(self, path: str) -> tuple[Mount, Key] | None:
         """The mount that a local path lies in, and the key that it names there."""

@@ -10,8 +10,8 @@ import tiercache
 from tiercache.catalog import VersionRecord
 from tiercache.engine.lent import MAPPED
 from tiercache.engine.namespace import Namespace
-from tiercache.errors import Absent, InvalidArgument
-from tiercache.model import BLOCK_SIZE_BYTES, Durability, Key, Kind, OriginId, Tier, is_below
+from tiercache.engine.places import Asker, Place
+from tiercache.model import BLOCK_SIZE_BYTES, Durability, Entry, Key, Kind, OriginId, Tier, is_below
 from tiercache.tier import DiskState
 
 if TYPE_CHECKING:
@@ -109,13 +109,12 @@ class Status:
         prefix = tree.origin.identity.partition("?")[0] if tree is not None else ""
         return f"{prefix}{'' if prefix.endswith('/') else '/'}{os.fsdecode(key)}"
 
-    async def path(self, path: str) -> dict[str, Any]:
-        """One name, by local path under a mount or by URL: state, durability, size, residency, how mounts read it."""
-        namespace, key = await self.find(path)
-        try:
-            entry = await namespace.lookup(key)
-        except Absent:
-            raise Absent(f"{path}: no such file or directory") from None
+    async def path(self, path: str, asker: Asker) -> dict[str, Any]:
+        """One name, by local path under a mount or by URL: state, durability, size, residency, how mounts read it.
+        While the origin does not answer this is what the node knows, and ``origin_error`` says so. Absent, Busy."""
+        place = await self._engine.places.look(path, asker)
+        namespace, entry = place.namespace, place.entry
+        assert entry is not None
         answer: dict[str, Any] = {
             "path": path,
             "kind": entry.kind.name.lower(),
@@ -124,28 +123,35 @@ class Status:
             "size_bytes": entry.size_bytes,
             "sent_bytes": entry.size_bytes,
             "last_error": "",
+            "origin_error": place.silence,
         }
         if entry.kind is Kind.FILE:
             answer["io"] = self._engine.mounts.io_modes(namespace.origin_id, entry.inode)
-            answer["resident"] = self._resident(namespace, key)
-            promise = namespace.promises.of(key, entry.xattrs)
+            answer["resident"] = self._resident(namespace, place.key)
+            promise = namespace.promises.of(place.key, entry.xattrs)
             answer["ack"] = promise.fsync.label
             answer["sync_on_close"] = promise.close is not Durability.MEMORY
         if entry.kind is Kind.DIRECTORY:
-            answer |= self._dirty_below(namespace.origin_id, key)
-        if entry.staged:
-            file = next((f for f in self._engine.writeback.status() if f.id == entry.staged), None)
-            answer["state"] = namespace.writes.state(entry)
-            answer["durable"] = namespace.writes.durable(entry).label
-            answer["sent_bytes"] = file.sent_bytes if file else 0
-            answer["last_error"] = file.last_error if file else ""
-        return answer
+            return answer | self._dirty_below(place)
+        # A link on the way that is not in the origin keeps others from the file as well.
+        links = filter(None, map(namespace.entry, place.aliases))
+        staged = [each for each in (entry, *links) if each.staged]
+        return answer | self._reached(namespace, staged[0]) if staged else answer
 
-    def _dirty_below(self, origin: OriginId, directory: Key) -> dict[str, Any]:
+    def _reached(self, namespace: Namespace, entry: Entry) -> dict[str, Any]:
+        file = next((f for f in self._engine.writeback.status() if f.id == entry.staged), None)
+        return {
+            "state": namespace.writes.state(entry),
+            "durable": namespace.writes.durable(entry).label,
+            "sent_bytes": file.sent_bytes if file else 0,
+            "last_error": file.last_error if file else "",
+        }
+
+    def _dirty_below(self, place: Place) -> dict[str, Any]:
         """Of a directory: what of it is not in the origin, and the lowest level that any of that has reached."""
-        writeback = self._engine.writeback
+        writeback, origin = self._engine.writeback, place.namespace.origin_id
         files = [r for r in self._engine.journal.records() if r.published and r.origin == origin]
-        files = [record for record in files if is_below(record.key, directory)]
+        files = [record for record in files if any(is_below(record.key, key) for key in place.keys)]
         if not files:
             return {}
         return {
@@ -155,20 +161,6 @@ class Status:
             "size_bytes": sum(record.size_bytes for record in files),
             "sent_bytes": sum(writeback.sent_bytes(record) for record in files),
         }
-
-    async def find(self, path: str) -> tuple[Namespace, Key]:
-        """What a local path under a mount, or a URL, stands for. An origin that is attached is meant by its URL
-        whatever options it was opened with: whoever asks has none to give. InvalidArgument where several are."""
-        if "://" not in path:
-            held = self._engine.mounts.holding(path)
-            if held is not None:
-                return held[0].namespace, held[1]
-        known = await self._engine.trees.known_at(path) if "://" in path else []
-        if len(known) > 1:
-            raise InvalidArgument(f"{path}: several origins with this URL are in use; ask by a path under a mount")
-        for tree, key in known:
-            return self._engine.mounts.namespace_of(tree.origin_id, key), key
-        return await self._engine.attach(path)
 
     def _resident(self, namespace: Namespace, key: Key) -> dict[str, Any]:
         entry = namespace.entry(key)

@@ -84,16 +84,30 @@ class Trees:
         self._options[identity] = (client, options)
         return known, root
 
-    async def known_at(self, url: str) -> list[tuple[Tree, Key]]:
-        """What a URL names in the origins that are attached, whatever options they were opened with."""
-        return await trio.to_thread.run_sync(self._known_at, url)
+    async def known_at(self, url: str, client: str, options: Mapping[str, Any]) -> list[tuple[Tree, Key]]:
+        """What a URL names in the origins that are attached, whatever options they were opened with; of several the
+        one that these options lead to, if it is among them."""
+        found = await trio.to_thread.run_sync(self._known_at, url)
+        if len(found) > 1:
+            identity = await trio.to_thread.run_sync(self._identity, url, client or "obstore", options)
+            found = [(tree, key) for tree, key in found if tree.origin_id == identity] or found
+        return found
+
+    def alike(self, tree: Tree) -> list[Tree]:
+        """The origins that are attached under the URL of this one, it among them: with other options it may be the
+        same store, spelled in another way."""
+        place = _place(tree.source.url)
+        return [other for other in self if _place(other.source.url) == place]
+
+    def _identity(self, url: str, client: str, options: Mapping[str, Any]) -> OriginId:
+        origin, _ = self._open(url, client, options)
+        origin.close()
+        return origin_id(origin.identity)
 
     def _known_at(self, url: str) -> list[tuple[Tree, Key]]:
         found = []
-        place = urlsplit(url)
         for identity, tree in list(self._trees.items()):
-            other = urlsplit(tree.source.url)
-            if (other.scheme or "file", other.netloc) != (place.scheme, place.netloc):
+            if _place(tree.source.url) != _place(url):
                 continue
             client, options = self._options[identity]
             origin, root = self._open(url, client or tree.source.client, options or tree.source.options)
@@ -193,6 +207,12 @@ class Trees:
     def close(self) -> None:
         for tree in self._trees.values():
             tree.origin.close()
+
+
+def _place(url: str) -> tuple[str, str]:
+    """What all keys of one origin have in common."""
+    parts = urlsplit(url)
+    return parts.scheme or "file", parts.netloc
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:

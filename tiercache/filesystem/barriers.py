@@ -16,6 +16,9 @@ from tiercache.filesystem.base import raising
 from tiercache.filesystem.changes import ChangesFileSystem
 from tiercache.model import Key
 
+Target = tuple[str, RemoteOrigin, Key]
+"""A name, and where it lies."""
+
 TOLD_MAX = 3
 """Files that an error names."""
 
@@ -32,7 +35,8 @@ class BarriersFileSystem(ChangesFileSystem):
     ) -> None:
         """Return when the newest bytes of these files, and of all files in these directories, have reached the level:
         ``memory``, ``local`` or ``origin``. A file that a program on a mount still writes is waited for; one that is
-        open here and not closed is not there yet.
+        open here and not closed is not there yet. A mount, or another filesystem, may have the same URL open with other
+        options: what it has written is waited for too.
 
         TimeoutError after ``deadline`` seconds (None: never), another OSError for what no waiting can help; both name
         files and reasons. ``callback`` is told the bytes on their way and how many of them have arrived.
@@ -41,36 +45,37 @@ class BarriersFileSystem(ChangesFileSystem):
             level_of(level)
         except TierCacheError as error:
             raise ValueError(str(error)) from None
-        self._wait(
-            self._targets(paths), level, math.inf if deadline is None else deadline, callback or DEFAULT_CALLBACK
-        )
+        wait_s = math.inf if deadline is None else deadline
+        self._wait(self._targets(paths), level, wait_s, callback or DEFAULT_CALLBACK)
 
     def flush(self, path: str | list[str] | None = None) -> None:
         """Return when files have reached what fsync promises of each (``ack``): those of ``path``, else all that this
         filesystem has dealt with. As an fsync it takes the time it takes; an upload that only fails for now is waited
         for."""
-        targets = list(self._roots.values()) if path is None else self._targets(path)
-        self._wait(targets, "", math.inf, DEFAULT_CALLBACK)
+        targets = [("", *root) for root in self._roots.values()] if path is None else self._targets(path)
+        self._wait(targets, "", math.inf, DEFAULT_CALLBACK, must_exist=path is not None)
 
-    def _targets(self, paths: str | list[str]) -> list[tuple[RemoteOrigin, Key]]:
-        """Where the files lie that these names lead to."""
-        found = []
-        for path in paths if isinstance(paths, list | tuple) else [paths]:
-            name = self._strip(path)
-            origin, key = self._locate(name)
-            with raising(name):
-                found.append((origin, origin.follow(key, origin.info(key))[0] if key else key))
-        return found
+    def _targets(self, paths: str | list[str]) -> list[Target]:
+        names = [self._strip(path) for path in (paths if isinstance(paths, list | tuple) else [paths])]
+        return [(name, *self._locate(name)) for name in names]
 
-    def _wait(self, targets: list[tuple[RemoteOrigin, Key]], level: str, deadline_s: float, callback: Callback) -> None:
+    def _wait(
+        self,
+        targets: list[Target],
+        level: str,
+        deadline_s: float,
+        callback: Callback,
+        *,
+        must_exist: bool = True,
+    ) -> None:
         until_s = time.monotonic() + deadline_s
         progress = _Progress(callback)
-        for origin in {id(origin): origin for origin, _ in targets}.values():
-            keys = [key for other, key in targets if other is origin]
-            with raising(""):
-                answer = origin.wait_durable(
-                    keys, level, max(0.0, until_s - time.monotonic()), on_progress=progress.report
-                )
+        for origin in {id(origin): origin for _, origin, _ in targets}.values():
+            named = {key: name for name, other, key in targets if other is origin}
+            keys = list(named)
+            wait_s = max(0.0, until_s - time.monotonic())
+            with raising(named[keys[0]] if len(keys) == 1 else ""):
+                answer = origin.wait_durable(keys, level, wait_s, must_exist=must_exist, on_progress=progress.report)
             if answer["left"]:
                 raise _left_error(answer, level)
         progress.end()

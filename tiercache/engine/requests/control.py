@@ -11,6 +11,7 @@ import trio
 
 from tiercache.config.in_force import in_force
 from tiercache.engine.checkpoints import told
+from tiercache.engine.places import Asker
 from tiercache.engine.requests.barriers import PROGRESS_S, reporting
 from tiercache.engine.requests.registry import Call, Nature, operation
 from tiercache.ipc import PROTOCOL_VERSION
@@ -50,24 +51,30 @@ async def settings(call: Call) -> dict[str, Any]:
 
 
 @operation(Nature.READ)
-async def status_path(call: Call, *, path: str) -> dict[str, Any]:
-    """How far one file has come, by local path under a mount or by URL."""
-    return await call.engine.status_path(path)
+async def status_path(call: Call, *, path: str, asker: list[Any] | None = None) -> dict[str, Any]:
+    """How far one file has come, by local path under a mount or by URL; ``asker``: the fields of ``Asker``."""
+    return await call.engine.status_of.path(path, Asker(*asker or ()))
 
 
 @operation(Nature.READ)
-async def checkpoints_path(call: Call, *, path: str) -> list[dict[str, Any]]:
-    """The checkpoints in a directory, by local path under a mount or by URL, the latest first."""
-    namespace, key = await call.engine.status_of.find(path)
-    return [told(checkpoint) for checkpoint in await namespace.checkpoints.list(key)]
+async def checkpoints_path(call: Call, *, path: str, asker: list[Any] | None = None) -> list[dict[str, Any]]:
+    """The checkpoints in a directory, by local path under a mount or by URL, the latest first; before them the
+    directory itself, or the file, if it is one."""
+    place = await call.engine.places.look(path, Asker(*asker or ()))
+    called = os.fsencode(os.path.basename(path.rstrip("/")))
+    with place.named():
+        return [told(checkpoint) for checkpoint in await place.namespace.checkpoints.at(place.key, called)]
 
 
 @operation(Nature.CHANGE)
-async def resolve(call: Call, *, path: str, keep: str) -> str:
+async def resolve(call: Call, *, path: str, keep: str, asker: list[Any] | None = None) -> str:
     """End the conflict of a file, by local path or by URL; the name that our bytes have now, empty if none."""
-    namespace, key = await call.engine.status_of.find(path)
-    kept = await namespace.conflicts.resolve(key, Keep(keep))
-    return call.engine.status_of.spell(namespace.origin_id, kept) if kept else ""
+    place = await call.engine.places.find(path, Asker(*asker or ()))
+    if not call.engine.journal.at(place.namespace.origin_id, place.key):
+        place = await call.engine.places.follow(place)  # nothing is staged for this very name, be it a link
+    with place.named():
+        kept = await place.namespace.conflicts.resolve(place.key, Keep(keep))
+    return call.engine.status_of.spell(place.namespace.origin_id, kept) if kept else ""
 
 
 @operation(Nature.READ)
