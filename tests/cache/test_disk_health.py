@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,12 @@ import trio.lowlevel
 from rig.cache_rig import Rig, Running, bytes_of
 from rig.engine_ground import Ground, posix_ground, read_file, run, write_file
 from rig.failing_disk import FailingDisk, failing_disk
+from rig.refusing_disk import RefusingDisk, refusing_disk
 from rig.small_disk import small_disk
 from tiercache.cache import VersionRef
+from tiercache.catalog import Catalog
 from tiercache.errors import Broken
-from tiercache.model import Tier
+from tiercache.model import Entry, Kind, Tier
 from tiercache.tier import DiskState
 from tiercache.tier.health import (
     FAILURES_BEFORE_OUT,
@@ -277,6 +280,33 @@ def test_an_open_file_of_a_mount_goes_on_when_the_disk_fails(posix_ground: Groun
             await handle.close()
 
     with failing_disk(ground.cache_dir / "nvme", 64) as disk:
+        run(lambda: play(disk))
+
+
+def test_an_engine_goes_on_when_its_catalog_does_not_get_to_the_disk(
+    posix_ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The catalog can be rebuilt: what fails of it is no reason to end mounts and uploads."""
+    ground = posix_ground
+    ground.cache_dir.mkdir()
+    monkeypatch.setattr("tiercache.engine.engine.CATALOG_SYNC_S", 0.02)
+
+    async def play(disk: RefusingDisk) -> None:
+        async with ground.engine() as (engine, names):
+            disk.refuse()
+            for number in range(100):
+                engine.catalog.put_entry(names.origin_id, b"%d" % number * 100, Entry(Kind.FILE, 5))
+            with trio.fail_after(30):
+                while "begins with an empty catalog" not in caplog.text:
+                    await trio.lowlevel.checkpoint()
+            await write_file(names, ground.key("a"), b"a")
+            assert await read_file(names, ground.key("a")) == b"a"
+            assert not (await engine.drain(30)).left
+        assert ground.get("a") == b"a"
+
+    Catalog(ground.scratch / "catalog").close()
+    with refusing_disk(ground.cache_dir / "catalog") as disk:
+        shutil.copytree(ground.scratch / "catalog", disk.path, dirs_exist_ok=True)
         run(lambda: play(disk))
 
 

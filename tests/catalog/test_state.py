@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rig.refusing_disk import refusing_disk
 from tiercache.catalog import Catalog, CatalogReader, state
-from tiercache.errors import EngineUnreachable, NoSpace
+from tiercache.errors import Broken, EngineUnreachable, NoSpace
 from tiercache.model import Entry, Kind, OriginId
 
 FILE = Entry(Kind.FILE, 5, etag='"e"')
@@ -22,6 +24,12 @@ def fill(directory: Path, origin: OriginId, *, clean: bool, boot_id: str = "boot
         for number in range(names):
             catalog.put_entry(origin, b"d/%06d" % number, FILE._replace(inode=number + 2))
     catalog.close(clean=clean)
+
+
+def grow(catalog: Catalog, origin: OriginId) -> None:
+    with catalog.batch():
+        for number in range(2_000):
+            catalog.put_entry(origin, b"e/%06d" % number, FILE)
 
 
 def kept(directory: Path, origin: OriginId, *, boot_id: str = "boot-1") -> bool:
@@ -110,6 +118,62 @@ def test_damage_that_was_met_empties_the_next_start(directory: Path, origin: Ori
     fill(directory, origin, clean=False)
     state.mark_damaged(directory)
     assert not kept(directory, origin)
+
+
+def read_a_name(catalog: Catalog, origin: OriginId) -> None:
+    catalog.entry(origin, b"d/000001")
+
+
+def list_a_directory(catalog: Catalog, origin: OriginId) -> None:
+    catalog.put_listing(origin, b"e", [(b"name", FILE)], 1)
+
+
+def drop_a_name(catalog: Catalog, origin: OriginId) -> None:
+    catalog.drop_entry(origin, b"d/000001")
+
+
+@pytest.mark.parametrize("meet", [read_a_name, list_a_directory, drop_a_name])
+def test_damage_that_was_met_empties_the_next_start_although_the_catalog_was_closed_in_order(
+    directory: Path, origin: OriginId, meet: Callable[[Catalog, OriginId], None]
+) -> None:
+    fill(directory, origin, clean=True)
+    catalog = Catalog(directory, boot_id="boot-1")
+    with open(directory / "data.mdb", "r+b") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        file.seek(2 * 4096)  # what is before tells where the roots are
+        file.write(bytes(size_bytes - 2 * 4096))
+    with pytest.raises((Broken, EngineUnreachable)):
+        meet(catalog, origin)
+    catalog.close()
+    assert not kept(directory, origin)
+
+
+def test_a_catalog_that_its_disk_did_not_take_serves_on_and_starts_empty(tmp_path: Path, origin: OriginId) -> None:
+    with refusing_disk(tmp_path / "disk") as disk:
+        directory = disk.path / "catalog"
+        fill(directory, origin, clean=True)
+        catalog = Catalog(directory, boot_id="boot-1")
+        disk.refuse()
+        grow(catalog, origin)
+        with pytest.raises(NoSpace):
+            catalog.sync()
+        catalog.put_entry(origin, b"new", FILE)
+        assert catalog.entry(origin, b"new") == catalog.entry(origin, b"e/000001") == FILE
+        disk.heal()
+        catalog.close()
+        assert not kept(directory, origin)
+
+
+def test_a_catalog_is_closed_although_its_disk_fails(tmp_path: Path, origin: OriginId) -> None:
+    with refusing_disk(tmp_path / "disk") as disk:
+        directory = disk.path / "catalog"
+        fill(directory, origin, clean=True)
+        catalog = Catalog(directory, boot_id="boot-1")
+        disk.refuse()
+        grow(catalog, origin)
+        catalog.close()
+        disk.heal()
+        assert not kept(directory, origin, boot_id="boot-2")
 
 
 def test_an_interrupted_start_leaves_nothing_that_stops_the_next(directory: Path, origin: OriginId) -> None:

@@ -19,7 +19,7 @@ from tiercache.catalog.environment import DEFAULT_MAP_SIZE_BYTES, Tables, Transa
 from tiercache.catalog.reader import CatalogReader, Query
 from tiercache.catalog.recent import UNKNOWN, Recent
 from tiercache.catalog.records import VersionRecord
-from tiercache.errors import Broken, EngineUnreachable, NoSpace
+from tiercache.errors import Broken, EngineUnreachable, NoSpace, TierCacheError
 from tiercache.full_disk import means_full_disk
 from tiercache.model import Entry, Key, OriginId, VersionId
 
@@ -36,7 +36,8 @@ class Catalog(CatalogReader):
 
     Each change is its own transaction unless inside ``batch``. Reads inside a batch see its changes. NoSpace when the
     map or the disk is full: nothing of the change is kept, and the catalog can be rebuilt. Broken when LMDB finds
-    damage: the next start begins with an empty catalog. A process forked from the engine's can read, but not write.
+    damage: the next start begins with an empty catalog, however this one is closed. A process forked from the
+    engine's can read, but not write.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Catalog(CatalogReader):
         self._next_inode = 0
         self._inode_limit = 0
         self._reap_s = 0.0
+        self._damaged = False
         self._recent = Recent()
         state.set_unusable_aside(directory, self._boot_id, check=check)
         if not directory.exists():
@@ -176,29 +178,47 @@ class Catalog(CatalogReader):
         return self._environment.lmdb.reader_check()
 
     def sync(self) -> None:
-        """Write everything to the disk."""
-        with self._translated():
-            self._environment.lmdb.sync(True)
+        """Write everything to the disk. NoSpace or Broken when that fails: pages may be lost that the kernel will not
+        write again, so the catalog serves on from memory, the next start begins anew, and no later call does
+        anything."""
+        if self._damaged:
+            return
+        try:
+            with self._translated():
+                self._environment.lmdb.sync(True)
+        except TierCacheError:
+            self._found_damage()
+            raise
 
     def close(self, clean: bool = True) -> None:
-        """Close; ``clean`` makes the catalog trusted after a reboot too. A second call does nothing."""
+        """Close; ``clean`` makes the catalog trusted after a reboot too, if the disk takes all of it. A second call
+        does nothing."""
         if self._pid != os.getpid() or self._writer_pid != os.getpid():
             super().close()
             return
         if clean:
-            self.sync()
+            with contextlib.suppress(TierCacheError):  # whoever opens it next begins anew
+                self.sync()
         self._recent.clear()
         super().close()
         environment.release(self._writing)
         self._writer_pid = 0
-        if clean:
-            state.mark_clean(self._directory, self._boot_id)
+        if clean and not self._damaged:
+            with contextlib.suppress(OSError):  # it counts as one that was not closed
+                state.mark_clean(self._directory, self._boot_id)
 
     def _read(self, query: Query[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if self._transaction is None or self._writer_pid != os.getpid():
             return super()._read(query, *args, **kwargs)
         with self._translated():
             return query(self._transaction, self._environment.tables, *args, **kwargs)
+
+    def _read_again(
+        self, error: lmdb.Error, query: Query[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        if isinstance(error, _DAMAGE) and self._writer_pid == os.getpid():
+            self._found_damage()
+        return super()._read_again(error, query, *args, **kwargs)
 
     def _write(self, change: Change[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if self._transaction is not None:
@@ -231,8 +251,13 @@ class Catalog(CatalogReader):
             if means_full_disk(error, self._directory):
                 raise NoSpace(f"{self._directory}: the disk of the catalog is full") from error
             if isinstance(error, _DAMAGE):
-                state.mark_damaged(self._directory)
+                self._found_damage()
             raise Broken(f"{self._directory}: the catalog failed: {error}") from error
+
+    def _found_damage(self) -> None:
+        self._damaged = True
+        with contextlib.suppress(OSError):  # then the next start walks through it
+            state.mark_damaged(self._directory)
 
     def _reserve_inodes(self, txn: Transaction, tables: Tables) -> None:
         first = max(self._next_inode, queries.read_meta(txn, tables, b"next_inode"))
@@ -240,7 +265,8 @@ class Catalog(CatalogReader):
         self._next_inode, self._inode_limit = first, first + _INODES_AT_ONCE
 
 
-_DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)
+# BadTxnError: LMDB met damage before, while it made a cursor, and did not tell.
+_DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError, lmdb.BadTxnError)
 _PORTION = 1024
 _EMPTY_MAP_BYTES = 1 << 20
 

@@ -278,7 +278,11 @@ class Engine:
     async def _sync_catalog(self) -> None:
         while True:
             await trio.sleep(CATALOG_SYNC_S)
-            await trio.to_thread.run_sync(self.catalog.sync)
+            try:
+                await trio.to_thread.run_sync(self.catalog.sync)
+            except TierCacheError as error:
+                # It serves on, and can be rebuilt: no reason to end what is mounted.
+                log.error("%s: the next start begins with an empty catalog", error)
 
     def _is_open(self, record: StagedRecord) -> bool:
         """Whether a program has a staged file open for writing. One that was closed, and that somebody may still have
