@@ -11,6 +11,7 @@ from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names, show
 from tiercache.engine.parts import Parts
 from tiercache.engine.promises import Promise, Promises
+from tiercache.engine.spilled_files import SpilledFiles
 from tiercache.engine.tree import Tree
 from tiercache.errors import InUse
 from tiercache.journal import StagedRecord
@@ -26,7 +27,14 @@ class Closes:
     """Sealing and waiting, for inodes of one tree under one namespace's promises."""
 
     def __init__(
-        self, tree: Tree, names: Names, profile: Profile, promises: Promises, parts: Parts, lending: Lending
+        self,
+        tree: Tree,
+        names: Names,
+        profile: Profile,
+        promises: Promises,
+        parts: Parts,
+        lending: Lending,
+        spilled: SpilledFiles,
     ) -> None:
         self._tree = tree
         self._names = names
@@ -36,6 +44,7 @@ class Closes:
         self._journal = parts.journal
         self._writeback = parts.writeback
         self._lending = lending
+        self._spilled = spilled
 
     def promise(self, live: LiveInode) -> Promise:
         """What is promised of this file now."""
@@ -45,16 +54,26 @@ class Closes:
         """Whether there is nothing to do, nor to tell, when a descriptor that may write is closed."""
         if live.staged is None:
             return True
+        if live.staged.spilled:
+            return False
         return self.promise(live).close is Durability.MEMORY and self._writeback.error_of(live.staged.id) is None
 
     async def flush(self, live: LiveInode) -> None:
         """A descriptor was closed: what close promises of the bytes that are there now. Their way to the origin begins
         when the last descriptor of the last handle is gone, since copies of this one may still write, in other
-        processes too; unless the promise is that the origin has them when close returns."""
+        processes too; unless the promise is that the origin has them when close returns, or there was no room here for
+        all of them: the last writer's close brings them there and tells what becomes of that."""
+        if await self._spilled.is_spilled(live):
+            if live.writers <= 1:
+                await self.seal(live)
+            return
         await self._bring(live, self.promise(live).close)
 
     async def fsync(self, live: LiveInode) -> None:
-        """What fsync promises of them."""
+        """What fsync promises of them; of a file that was spilled, that it is at the origin, which is its end."""
+        if await self._spilled.is_spilled(live):
+            await self.seal(live)
+            return
         await self._bring(live, self.promise(live).fsync)
 
     async def _bring(self, live: LiveInode, level: Durability) -> None:
@@ -90,8 +109,9 @@ class Closes:
             await self._writeback.wait(staged_id)
 
     async def seal(self, live: LiveInode) -> None:
-        """Start the upload of what was written, unless the profile keeps it here or it has no name. Waits while the
-        name is being changed: nothing may go up under one that is on its way out."""
+        """Start the upload of what was written, unless the profile keeps it here or it has no name; one that was
+        spilled ends at the origin before this returns. Waits while the name is being changed: nothing may go up under
+        one that is on its way out."""
         async with self._tree.name_of(live):
             await self.seal_held(live)
 
@@ -106,7 +126,7 @@ class Closes:
         if self.is_mapped(live):
             return False
         entry = live_entry(live)
-        if live.taken_over is not None:
+        if live.taken_over is not None or record.spilled:
             return False
         if self._profile.upload:
             done = self._writeback.seal_now(record.id, attributes_of(entry))
@@ -124,6 +144,9 @@ class Closes:
             record = self._journal.get(staged.id) if staged is not None else None
             if staged is None or record is None or live.key is None:
                 return
+            if record.spilled and await self._spilled.complete(live, live.key, record):
+                return
+            record = self._journal.get(staged.id) or record
             if record.state is not StagedState.STAGED:
                 if sync:
                     await self._writeback.sync(staged.id)
@@ -207,6 +230,7 @@ class Closes:
     def drop_staged(self, live: LiveInode) -> None:
         """An unlinked inode lost its last handle: its bytes go."""
         if live.staged is not None:
+            self._writeback.spills.forget(live.staged.id)
             self._staging.delete(live.staged.id)
             live.staged = None
 
@@ -218,6 +242,8 @@ class Closes:
             staged = live.staged
             if live.lent_for_writing:
                 raise InUse(f"{show(key)}: is being written through the kernel; close it first")
+            if staged.spilled:
+                raise InUse(f"{show(key)}: is sent to the origin while it is written; close it first")
             if await self.stays_mapped(live):
                 raise InUse(f"{show(key)}: a program has it mapped for writing")
             await self.seal_held(live)

@@ -65,6 +65,13 @@ def withdraw(tree: Tree, record: StagedRecord) -> None:
         tree.live.release(live)
 
 
+def abandon(tree: Tree, record: StagedRecord) -> None:
+    """The file of ``record`` was not whole when the engine before this one ended: the name is what the origin has, and
+    whoever has the file open is told."""
+    withdraw(tree, record)
+    tree.live.add_nameless(record.inode, Entry(Kind.FILE, record.inode)).lost = True
+
+
 def restore(tree: Tree, record: StagedRecord, staged: StagedFile) -> LiveInode:
     """Bring back the name and inode of a staged file that an earlier engine left in the journal, in the order in which
     the files took their names."""

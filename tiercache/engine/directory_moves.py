@@ -17,6 +17,7 @@ from tiercache.engine.tree import Tree
 from tiercache.errors import TierCacheError
 from tiercache.journal import DirectoryMove, Intent, StagedRecord
 from tiercache.model import Capability, Entry, Key, Kind, StagedState, is_below, version_id
+from tiercache.writeback.succession import sent_while_written
 
 log = logging.getLogger("tiercache.engine")
 
@@ -39,6 +40,9 @@ class DirectoryMoves:
         await self._writeback.settle_below(tree.origin_id, target)
         dirty = self._staged_below(source)
         self._require_keys((record.key for record in dirty), source, target)
+        for record in dirty:
+            if record.spilled:
+                raise sent_while_written(record)
         held_ids = [record.id for record in dirty]
         try:
             # Those that arrive before they can be held back are objects like the others.

@@ -17,7 +17,7 @@ from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, Profile, ProfileName, disk_total_bytes
 from tiercache.engine.admission import admission_of
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
-from tiercache.engine.commits import commit, rebase, restore, withdraw
+from tiercache.engine.commits import abandon, commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.kept_checkpoints import KeptCheckpoints
 from tiercache.engine.leaving import drain_and_tell
@@ -250,6 +250,11 @@ class Engine:
         self.orphans.sweep(self.mounts.inherited_inodes())
         report = await self.writeback.recover(self._is_written_still)
         log.info("recovered: %s, %d staged files to upload, %d lost", recovered, len(report.queued), len(report.lost))
+        inherited = self.mounts.inherited_inodes()
+        for record in report.discarded:
+            tree = self.trees.get(record.origin)
+            if tree is not None and record.spilled and record.inode in inherited:
+                abandon(tree, record)
         for record in sorted(self.journal.records(), key=lambda record: record.rank):
             tree = self.trees.get(record.origin)
             if tree is not None and record.published and record.state is not StagedState.LOST:

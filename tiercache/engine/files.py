@@ -292,7 +292,7 @@ class Files:
             if live.handles and live.hold is None:
                 live.hold = ExitStack()
                 live.hold.enter_context(live.staged.held())
-            if live.handles:
+            if live.handles and not live.staged.spilled:
                 await self._orphans.keep(live.inode, live.staged.path, live_entry(live), staged=True)
             return
         for handle in list(live.handles):

@@ -70,7 +70,7 @@ class Handle:
 
     def read_now(self, offset: int, size: int) -> bytes | None:
         """As ``read`` where a local file holds all bytes, else None."""
-        if self.lost:
+        if self.lost or self._live.lost:
             raise _lost()
         staged = self._live.staged
         if staged is not None:
@@ -155,7 +155,7 @@ class Handle:
         return len(begun) if begun == bytes(data[: len(begun)]) and offset + len(begun) == staged.size_bytes else 0
 
     def _require_writable(self) -> None:
-        if self.lost:
+        if self.lost or self._live.lost:
             raise _lost()
         if not self.writable:
             raise ReadOnly("the file was not opened for writing")
@@ -232,7 +232,7 @@ class Handle:
     def fileno(self) -> int | None:
         """A descriptor of a local file that holds all newest bytes, or None."""
         if self._live.staged is not None:
-            return self._live.staged.fd
+            return None if self._live.staged.spilled else self._live.staged.fd
         return self._fd if self.attach() else None
 
     def lendable(self) -> int | None:
@@ -243,6 +243,8 @@ class Handle:
             clean = self.version is not None and not self.writable
             xattrs = live.entry.xattrs
             return self._files.lendable(self.version, xattrs) if clean and self.version is not None else None
+        if live.staged.spilled:
+            return None
         if self.writable:
             lent = live.lent_inode == live.staged.inode
             return self._writes.stages.lending.writable(live.staged, live.key, live.entry.xattrs, lent=lent)
@@ -269,4 +271,4 @@ class Handle:
 
 
 def _lost() -> Changed:
-    return Changed("the file was gone when its engine was replaced")
+    return Changed("nothing is left of the file: its engine was replaced, or the origin did not take it")

@@ -40,6 +40,9 @@ class LiveInode:
     replaced: bool = False
     """Others put another object under its name: whoever opens it anew must look the name up again."""
 
+    lost: bool = False
+    """Neither a name nor bytes are left of it: it is there for its handles, to tell so."""
+
     mtime_ns: int = 0
     """Time of the last write through a handle, 0 if none since the attributes were last set."""
 

@@ -110,6 +110,8 @@ class Namespace:
     def known_inode(self, inode: int) -> Entry | None:
         """As ``getattr`` where the catalog can answer alone, else None."""
         live = self.tree.live.get(inode)
+        if live is not None and live.lost:
+            raise Changed(f"inode {inode} stands for a file of which nothing is left")
         if live is not None and (live.key is None or live.staged is not None):
             return live_entry(live)
         key = self._live_key_of(inode)
@@ -190,7 +192,7 @@ class Namespace:
     def nameless(self, inode: int) -> Entry | None:
         """The entry of a file that lost its name, to us or to others, while it is open."""
         live = self.tree.live.get(inode)
-        return live_entry(live) if live is not None and live.key is None else None
+        return live_entry(live) if live is not None and live.key is None and not live.lost else None
 
     def _live_key_of(self, inode: int) -> Key:
         """As ``key_of``, but Changed (ESTALE) for an inode without a name: the kernel then looks the name up again."""

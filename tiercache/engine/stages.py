@@ -44,7 +44,7 @@ class Stages:
     def is_writable(self, staged: StagedFile) -> bool:
         """Not sealed; a file without a record is an unlinked one, of which nothing will be sent."""
         record = self._journal.get(staged.id)
-        return record is None or record.state is StagedState.STAGED
+        return not staged.ended and (record is None or record.state is StagedState.STAGED)
 
     async def writable(self, live: LiveInode, *, empty: bool = False) -> StagedFile:
         """The staged file that may be written now: the present one, a reopened one, or a new copy."""
@@ -61,6 +61,8 @@ class Stages:
     async def _writable_held(self, live: LiveInode, key: Key | None, *, empty: bool) -> StagedFile:
         async with live.lock:
             staged = live.staged
+            if staged is not None and staged.ended:
+                raise Changed(f"inode {live.inode}: is on its way to the origin, for want of room in staging")
             if staged is not None and key is not None and live.lent_inode == staged.inode:
                 # The kernel has this very file: instead of a second one, nothing of it goes up for now.
                 await self._writeback.reopen(staged.id)

@@ -180,9 +180,8 @@ class Trees:
         return tree
 
     def _retracted(self, identity: OriginId, key: Key | None) -> set[Key]:
-        if key is not None:
-            return {record.key for record in self._journal.retractions(identity, key)}
-        return {record.key for record in self._journal.retractions() if record.origin == identity}
+        rows = self._journal.retractions() if key is None else self._journal.retractions(identity, key)
+        return {record.key for record in rows if record.origin == identity and removes(record)}
 
     def _is_staged(self, staged_id: int) -> bool:
         record = self._journal.get(staged_id)
@@ -213,6 +212,12 @@ def _place(url: str) -> tuple[str, str]:
     """What all keys of one origin have in common."""
     parts = urlsplit(url)
     return parts.scheme or "file", parts.netloc
+
+
+def removes(retraction: StagedRecord) -> bool:
+    """Whether it is for an object that may be there, and not only for parts of one."""
+    names_something = retraction.upload_id or retraction.base_etag or retraction.link_target
+    return bool(names_something) or retraction.part_of is not None
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:

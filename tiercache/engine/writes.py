@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from tiercache.config import Profile
@@ -13,9 +14,10 @@ from tiercache.engine.live import LiveInode, live_entry
 from tiercache.engine.names import Names
 from tiercache.engine.parts import Parts
 from tiercache.engine.promises import Promises
+from tiercache.engine.spilled_files import SpilledFiles
 from tiercache.engine.stages import Stages
 from tiercache.engine.tree import Tree
-from tiercache.errors import DiskFull, InvalidArgument, TooLarge, Unsupported
+from tiercache.errors import DiskFull, InvalidArgument, NoSpace, TooLarge, Unsupported
 from tiercache.model import Attributes, Durability, Entry, Key
 from tiercache.staging import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, StagedFile
 from tiercache.units import format_size
@@ -39,7 +41,8 @@ class Writes:
         self._journal = parts.journal
         self._writeback = parts.writeback
         self.stages = Stages(tree, names, profile, promises, parts)
-        self.closes = Closes(tree, names, profile, promises, parts, self.stages.lending)
+        self._spilled = SpilledFiles(tree, profile, parts)
+        self.closes = Closes(tree, names, profile, promises, parts, self.stages.lending, self._spilled)
 
     # -- bytes --------------------------------------------------------------------------------------
 
@@ -52,7 +55,7 @@ class Writes:
         async def put(staged: StagedFile) -> int:
             return self._put(staged, staged.size_bytes if append else offset, data)
 
-        return await self._into(live, lambda size_bytes: (size_bytes if append else offset) + len(data), put)
+        return await self._into(live, lambda size_bytes: (size_bytes if append else offset) + len(data), put, len(data))
 
     def write_now(self, live: LiveInode, offset: int, data: bytes | memoryview, *, append: bool) -> int | None:
         """As ``write`` where nothing has to be waited for, else None and nothing is written."""
@@ -62,12 +65,12 @@ class Writes:
         present_bytes = staged.size_bytes
         start = present_bytes if append else offset
         growth_bytes = start + len(data) - present_bytes
-        if growth_bytes > 0 and not self._staging.reserve_now(staged.id, growth_bytes):
+        if growth_bytes > 0 and not self._has_room(staged, growth_bytes):
             return None
         try:
             written = self._put(staged, start, data)
         except DiskFull:
-            self._staging.release(staged.id, max(0, growth_bytes))
+            self._take_back(staged, max(0, growth_bytes))
             return None
         live.mtime_ns = now_ns()
         return written
@@ -88,12 +91,12 @@ class Writes:
         """Set the size; to 0 without fetching what was there."""
         if size_bytes < 0:
             raise InvalidArgument("a file cannot have a negative size")
-        if size_bytes > self._staging.capacity_bytes:
-            raise TooLarge(f"{format_size(size_bytes)} are more than staging may ever hold; raise staging.capacity")
+        self._require_possible(live, size_bytes)
 
         async def put(staged: StagedFile) -> None:
             staged.truncate(size_bytes)
-            self._staging.cut(staged.id, size_bytes)
+            if not staged.spilled:
+                self._staging.cut(staged.id, size_bytes)
 
         await self._into(live, lambda _: size_bytes, put, empty=size_bytes == 0)
 
@@ -102,40 +105,50 @@ class Writes:
         if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
             raise Unsupported(f"fallocate with the flags {mode:#x}")
         end = 0 if mode & FALLOC_PUNCH_HOLE else offset + length
-        if end > self._staging.capacity_bytes:
-            raise TooLarge(f"{format_size(end)} are more than staging may ever hold; raise staging.capacity")
+        self._require_possible(live, end)
 
         async def put(staged: StagedFile) -> None:
             staged.allocate(mode, offset, length)
 
         await self._into(live, lambda size_bytes: max(size_bytes, end), put)
 
+    def _require_possible(self, live: LiveInode, end: int) -> None:
+        """TooLarge for a file of which more would have to be here than can ever be."""
+        gone_bytes = live.staged.gone_bytes if live.staged is not None else 0
+        if end - gone_bytes > self._staging.capacity_bytes:
+            raise TooLarge(f"{format_size(end)} are more than staging may ever hold; raise staging.capacity")
+
     async def copy_into(self, live: LiveInode, offset: int, source_fd: int, source: int, length: int) -> int:
         """Copy a range of an open local file; how much was copied."""
-        length = min(length, max(0, os.fstat(source_fd).st_size - source), COPY_RANGE_BYTES)
+        most_bytes = min(COPY_RANGE_BYTES, max(4096, self._staging.capacity_bytes // 8))
+        length = min(length, max(0, os.fstat(source_fd).st_size - source), most_bytes)
 
         async def put(staged: StagedFile) -> int:
-            return await self._staging.copy_range(source_fd, staged, source=source, offset=offset, length=length)
+            async with live.lock:  # meanwhile the staged file stays the one that is copied into
+                staged.require_here(offset)
+                return await self._staging.copy_range(source_fd, staged, source=source, offset=offset, length=length)
 
-        return await self._into(live, lambda size_bytes: max(size_bytes, offset + length), put)
+        return await self._into(live, lambda size_bytes: max(size_bytes, offset + length), put, length)
 
     async def _into(
         self,
         live: LiveInode,
         wanted_bytes: Callable[[int], int],
         put: Callable[[StagedFile], Awaitable[Result]],
+        written_bytes: int = 0,
         *,
         empty: bool = False,
     ) -> Result:
         """``put`` into the staged file, which may grow to ``wanted_bytes`` of its present size: in the budget, and
-        where others fill the disk, when uploads have made room there."""
+        where others fill the disk, when uploads have made room there. The last ``written_bytes`` of that size are about
+        to be written; where there is no room at all, what is before them may go to the origin."""
 
         async def attempt() -> Result:
-            staged, granted_bytes = await self._with_room(live, wanted_bytes, empty=empty)
+            staged, granted_bytes = await self._with_room(live, wanted_bytes, written_bytes, empty=empty)
             try:
                 return await put(staged)
             except DiskFull:
-                self._staging.release(staged.id, granted_bytes)
+                self._take_back(staged, granted_bytes)
                 raise
 
         result = await self._staging.room.waited_for(attempt)
@@ -143,7 +156,7 @@ class Writes:
         return result
 
     async def _with_room(
-        self, live: LiveInode, wanted_bytes: Callable[[int], int], *, empty: bool = False
+        self, live: LiveInode, wanted_bytes: Callable[[int], int], written_bytes: int, *, empty: bool = False
     ) -> tuple[StagedFile, int]:
         """The staged file that may be written now, and what it was granted to grow to ``wanted_bytes`` of its present
         size. While we wait for room others append to it, or it is sealed and sent: then everything is asked again."""
@@ -152,11 +165,34 @@ class Writes:
             growth_bytes = wanted_bytes(staged.size_bytes) - staged.size_bytes
             if growth_bytes <= 0:
                 return staged, 0
-            await self._staging.reserve(staged.id, growth_bytes)
+            granted_bytes = await self._reserve(live, staged, growth_bytes, written_bytes)
             grown = wanted_bytes(staged.size_bytes) - staged.size_bytes if live.staged is staged else 0
             if grown == growth_bytes and self.stages.is_writable(staged):
-                return staged, growth_bytes
-            self._staging.release(staged.id, growth_bytes)
+                return staged, granted_bytes
+            self._take_back(staged, granted_bytes)
+
+    async def _reserve(self, live: LiveInode, staged: StagedFile, growth_bytes: int, written_bytes: int) -> int:
+        """Room for a file to grow, and how much of it is to be given back if it does not. Where there is none, and no
+        upload is going to make some, the file's beginning goes to the origin."""
+        may_spill = staged.spilled or (written_bytes > 0 and self._spilled.may_begin(live, staged))
+        if may_spill and not staged.spilled:
+            with suppress(NoSpace):
+                await self._staging.reserve(staged.id, growth_bytes, hurried=True)
+                return growth_bytes
+        if may_spill and await self._spilled.make_room(live, staged, growth_bytes, written_bytes):
+            return 0
+        await self._staging.reserve(staged.id, growth_bytes)
+        return growth_bytes
+
+    def _has_room(self, staged: StagedFile, growth_bytes: int) -> bool:
+        if staged.spilled:
+            return self._spilled.has_room(staged, growth_bytes)
+        return self._staging.reserve_now(staged.id, growth_bytes)
+
+    def _take_back(self, staged: StagedFile, granted_bytes: int) -> None:
+        """What was granted is not used; a file that is spilled keeps it for its next write."""
+        if not staged.spilled:
+            self._staging.release(staged.id, granted_bytes)
 
     # -- attributes ---------------------------------------------------------------------------------
 

@@ -156,6 +156,10 @@ class StagedRecord(NamedTuple):
     """Number of the first seal since the origin had all bytes of the name, be it of an earlier staged file of the name
     whose place this one took; 0 before."""
 
+    spilled: bool = False
+    """A mount's file that goes to the origin while it is written (``parted``): what is here is not all of it. When its
+    engine is gone it never becomes whole."""
+
     part_of: TreePart | None = None
     """CANCELLED rows only: the unfinished change of a directory that this is left of."""
 

@@ -7,9 +7,10 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from tiercache.errors import Lost, Unsupported
+from tiercache.errors import Lost, NoSpace, Unsupported
 from tiercache.staging.disk import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Disk, disk_error, told
 from tiercache.staging.room import Room
+from tiercache.units import format_size
 
 
 class StagedFile:
@@ -34,6 +35,13 @@ class StagedFile:
         self.path = path
         self.suspect = False
         """An fsync failed: the kernel forgot that bytes are unwritten, so a later success means nothing."""
+        self.spilled = False
+        """It goes to the origin while it is written."""
+        self.gone_bytes = 0
+        """The bytes before this went to the origin, or are on their way, and their place becomes a hole: they can be
+        neither read nor changed here."""
+        self.ended = False
+        """All of a spilled file is on its way: nothing may be written to it."""
         self.name_number = name_number
         """How many names the directory had got when this one was made; 0 for one that an earlier run made."""
         self._fd = fd
@@ -42,6 +50,8 @@ class StagedFile:
         self._on_open = on_open
         self._holders = 0
         self._closing = False
+        self._replaced_fds: list[int] = []
+        """Descriptors from before ``detach`` that are held."""
 
     @property
     def fd(self) -> int:
@@ -100,6 +110,7 @@ class StagedFile:
 
     def write(self, offset: int, data: bytes | memoryview) -> int:
         """Write all of ``data`` at ``offset``. NoSpace, Broken."""
+        self.require_here(offset)
 
         def write() -> int:
             with told("writing a staged file"):
@@ -109,18 +120,23 @@ class StagedFile:
         return self._room.found(write, len(data))
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes at ``offset``, short only at the end."""
+        """Up to ``size`` bytes at ``offset``, short only at the end. NoSpace for bytes that are gone."""
+        self.require_here(offset)
         with told("reading a staged file"):
             return os.pread(self.fd, size, offset)
 
     def truncate(self, size_bytes: int) -> None:
         """Set the size. NoSpace, Broken."""
+        self.require_here(size_bytes)
         with told("resizing a staged file"):
             self._disk.truncate(self.fd, size_bytes)
 
     def allocate(self, mode: int, offset: int, length: int) -> None:
         """fallocate(2): room for a range, a hole, or zeros, by ``mode``. Unsupported, NoSpace, Broken."""
+        self.require_here(offset)
+        self._allocate(mode, offset, length)
 
+    def _allocate(self, mode: int, offset: int, length: int) -> None:
         def allocate() -> None:
             try:
                 self._disk.allocate(self.fd, mode, offset, length)
@@ -132,9 +148,44 @@ class StagedFile:
         self._room.found(allocate, length)
 
     def give_back(self, offset: int, length: int) -> None:
-        """Let the disk have the room of a range that is not needed here any more: it reads as zeros. Unsupported,
-        Broken."""
-        self.allocate(FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, offset, length)
+        """Let the disk have the room of a range that is gone: it becomes a hole. Unsupported, Broken."""
+        self._allocate(FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, offset, length)
+
+    def detach(self, path: str) -> int:
+        """The same for all that is gone, where others may have the file open: they keep it as it is, and what goes on
+        has no name that anybody could open. ``path`` is free, for a moment. The new descriptor. NoSpace, Broken."""
+        size_bytes, offset = self.size_bytes, self.gone_bytes
+        with told("parting with what went to the origin"):
+            fd = self._disk.create(path)
+            try:
+                self._disk.unlink(path)
+                self._disk.truncate(fd, size_bytes)
+                while offset < size_bytes:
+                    done = self._disk.copy_range(self.fd, fd, offset, offset, size_bytes - offset)
+                    if not done:
+                        raise OSError(errno.EIO, "the staged file ended before its end")
+                    offset += done
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(self.path)
+            except BaseException:
+                os.close(fd)
+                raise
+        self._replaced_fds.append(self._fd)
+        self._fd = fd
+        self._close_replaced()
+        return fd
+
+    def require_whole(self) -> None:
+        """NoSpace where bytes are gone."""
+        self.require_here(0)
+
+    def require_here(self, offset: int) -> None:
+        """NoSpace for bytes that are gone."""
+        if offset < self.gone_bytes:
+            raise NoSpace(
+                f"the file does not fit in staging, so its first {format_size(self.gone_bytes)} went to the origin "
+                "while it was written; they can be neither read nor changed before it is closed"
+            )
 
     def fsync(self) -> None:
         """Make the bytes durable. Lost when that fails, now and at every later call."""
@@ -159,6 +210,7 @@ class StagedFile:
             yield fd
         finally:
             self._holders -= 1
+            self._close_replaced()
             if self._closing and not self._holders:
                 self._close()
 
@@ -175,16 +227,22 @@ class StagedFile:
             return False
 
     def rest(self) -> bool:
-        """Close the descriptor until the next use; False while a worker thread uses it."""
-        if not self._holders:
-            self._close()
-        return not self._holders
+        """Close the descriptor until the next use; False while a worker thread uses it, or nothing else leads to the
+        file."""
+        if self._holders or self.spilled:
+            return False
+        self._close()
+        return True
 
     def close(self) -> None:
         """Close the descriptor for good, as soon as no worker thread uses it. Idempotent."""
         self._closing = True
         if not self._holders:
             self._close()
+
+    def _close_replaced(self) -> None:
+        while self._replaced_fds and not self._holders:
+            os.close(self._replaced_fds.pop())
 
     def _close(self) -> None:
         if self._fd >= 0:

@@ -308,7 +308,8 @@ class Staging:
     # -- bytes ----------------------------------------------------------------------------------------------------
 
     async def clone(self, source: StagedFile, target: StagedFile) -> None:
-        """Make the target's bytes the source's, by shared extents where the disk can."""
+        """Make the target's bytes the source's, by shared extents where the disk can. NoSpace where some are gone."""
+        source.require_whole()
         with source.held() as source_fd, target.held() as target_fd:
             await self._clone(source_fd, target_fd)
         self.measure(target.id)

@@ -76,7 +76,7 @@ def _find(staging: Path, records: list[StagedRecord]) -> Iterator[_Found]:
     by_id = {record.id: record for record in records if record.state is not StagedState.CANCELLED}
     newest: dict[tuple[bytes, bytes], int] = {}
     for record in by_id.values():
-        if record.published and record.state in _GOES_UP:
+        if record.published and not record.spilled and record.state in _GOES_UP:
             other = by_id.get(newest.get(record.lane, 0))
             if other is None or other.rank < record.rank:
                 newest[record.lane] = record.id
@@ -92,8 +92,10 @@ def _group(record: StagedRecord | None, newest: dict[tuple[bytes, bytes], int]) 
         return "unnamed"
     if record.link_target:
         return "symlinks"
+    if record.spilled or (not record.published and record.parted is not None):
+        return "spilled"
     if not record.published:
-        return "unpublished" if record.parted is None else "spilled"
+        return "unpublished"
     if record.state not in _GOES_UP:
         return str(record.state)
     return "files" if newest[record.lane] == record.id else "superseded"

@@ -26,7 +26,8 @@ class RecoveryReport(NamedTuple):
     lost: list[StagedRecord]
     """Newly found to be gone or damaged; what is left of them is in ``staging/lost/``."""
     discarded: list[StagedRecord]
-    """Never published: their writers died before close."""
+    """Never published: their writers died before close. Or published and not whole here, because they were sent while
+    they were written."""
     removed_files: int
     """Files that no record named."""
     torn: list[StagedRecord]
@@ -93,7 +94,7 @@ def _decide(
             plan.set_aside.append(record.id)
     elif record.committed_etag:
         plan.committed.append(record)
-    elif not record.published:
+    elif not record.published or record.spilled:
         plan.drop.append(record.id)
         plan.delete.append(record.id)
         plan.discarded.append(record)

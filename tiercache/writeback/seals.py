@@ -116,6 +116,7 @@ class Seals:
         record = self._journal.get(staged_id)
         if record is None:
             return None
+        assert not record.spilled, "sealed bytes are whole"
         if record.suspect:
             await self._uploader.lose(record, record.last_error)
         self._must_be_sound(staged_id)
@@ -142,6 +143,8 @@ class Seals:
         changed."""
         record = self._journal.get(staged_id)
         if record is None or record.state is not StagedState.STAGED or record.suspect or record.synced_bytes >= 0:
+            return False
+        if record.spilled:
             return False
         sealed = self._sealed(record, attributes)
         if not self._journal.note_now([sealed, *self._with_it(sealed)]):

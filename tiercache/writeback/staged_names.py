@@ -8,7 +8,7 @@ from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecor
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
 from tiercache.writeback.seals import Seals
-from tiercache.writeback.succession import is_newer, retraction_of, taken_over, waited_for_as
+from tiercache.writeback.succession import is_newer, retraction_of, sent_while_written, taken_over, waited_for_as
 from tiercache.writeback.uploader import Uploader
 
 
@@ -155,7 +155,8 @@ class StagedNames:
         origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
         Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and those that had
         the old name before do not get it back. If any of these, or what is left at the origin, survived a power cut,
-        the file is synced first, so that it does too (Lost when that fails). Returns without waiting for any upload's
+        the file is synced first, so that it does too (Lost when that fails). InUse for one that is sent while it is
+        written: what the origin has of it has the old name. Returns without waiting for any upload's
         end. ``durable`` as with ``cancel``. False if the record is gone: then the object is to be moved; when the
         journal fails, nothing has happened.
         """
@@ -164,6 +165,8 @@ class StagedNames:
             return False
         if key == record.key:
             return True
+        if record.spilled:
+            raise sent_while_written(record)
         if durable:
             before = record
             gone = [*self._obsolete(record), *self._replaced(record, key)]

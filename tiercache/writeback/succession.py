@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiercache.errors import Lost
+from tiercache.errors import InUse, Lost
 from tiercache.journal import ConditionKind, StagedRecord
 from tiercache.model import Kind, ObjectStat, StagedState
 
@@ -59,6 +59,7 @@ def retraction_of(record: StagedRecord, new_id: int, *, replaced_by: int = 0, le
         last_error="",
         base=None,
         moves=None,
+        spilled=False,
     )
 
 
@@ -95,6 +96,13 @@ def based_on(newer: StagedRecord, committed: StagedRecord, stat: ObjectStat) -> 
     if newer.condition is ConditionKind.IF_ABSENT:
         return newer
     return newer._replace(base_etag=stat.etag)
+
+
+def sent_while_written(record: StagedRecord) -> InUse:
+    """Why a mount's file has to keep its name."""
+    return InUse(
+        f"{shown(record)}: is sent to the origin while it is written, for want of room in staging; close it first"
+    )
 
 
 def one_line(error: Exception) -> str:

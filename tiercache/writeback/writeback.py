@@ -25,7 +25,7 @@ from tiercache.writeback.seals import Seals
 from tiercache.writeback.spills import Spills
 from tiercache.writeback.staged_names import StagedNames
 from tiercache.writeback.status import FileStatus, status_of
-from tiercache.writeback.succession import retraction_of_parts
+from tiercache.writeback.succession import retraction_of_parts, shown
 from tiercache.writeback.tree_changes import TreeChanges
 from tiercache.writeback.uploader import Uploader
 from tiercache.writeback.waits import Waits
@@ -107,7 +107,7 @@ class WriteBack:
         self.wait, self.error_of = waits.wait, waits.error_of
         self.would_wait = self._order.would_wait
         self._uploader.on_superseded = waits.superseded
-        self.spills = Spills(journal, staging, self._uploader.pace, metrics, self._uploader.turns.add)
+        self.spills = Spills(journal, staging, self._uploader.pace, metrics, on_commit, self._uploader.turns.add)
         waits.is_spilling = lambda: self.spills.sending
         staging.ids_after(journal.last_id)
         staging.budget.hope = waits.hope
@@ -180,6 +180,11 @@ class WriteBack:
             await self._uploader.finish(record, b"")
         for record in [*plan.queued, *self._journal.retractions()]:
             self._uploader.turns.add(record)
+        for record in plan.discarded:
+            if record.spilled:
+                log.warning(
+                    "%s: was sent while it was written, and is given up: its engine ended before", shown(record)
+                )
         for record in [*plan.lost, *plan.torn]:
             log.error("%r: %s", record.key, record.last_error)
             self._uploader.state_changed(record)

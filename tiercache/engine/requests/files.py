@@ -103,6 +103,7 @@ async def _open_entry(call: Call, space: Namespace, key: Key, entry: Entry) -> d
         return {"entry": entry}  # whoever opens follows it
     if entry.staged:
         staged = call.engine.staging.open(entry.staged)
+        staged.require_whole()
         return {"entry": entry, "path": staged.path, "inode": staged.inode, "complete": True}
     version = space.tree.version_ref(key, entry)
     location = await call.engine.cache.locate_verified(version)
