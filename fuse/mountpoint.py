@@ -16,6 +16,7 @@ import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote_to_bytes
 
 from tiercache.errors import MountError
 
@@ -36,7 +37,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def source_of(config: Config) -> str:
-    """What an engine mounts by this name: whoever looks at a mount knows which engine serves it, without asking."""
+    """What an engine mounts by this name: whoever looks at a mount knows which engine serves it, without asking, and
+    where its cache directory is when nobody is left to be asked."""
+    # Quoted: a helper that mounts for ordinary users takes commas and backslashes for its own.
+    return f"{_id_of(config)}:{quote(os.fsencode(config.cache_dir))}"
+
+
+def is_of(config: Config, mount: Mount) -> bool:
+    """Whether the engine of a cache directory made a mount."""
+    return mount.source.partition(":")[0] == _id_of(config)
+
+
+def cache_dir_of(mount: Mount) -> Path | None:
+    """The cache directory of the engine that made a mount; None where an earlier release did not tell."""
+    _, told, quoted = mount.source.partition(":")
+    return Path(os.fsdecode(unquote_to_bytes(quoted))) if told else None
+
+
+def _id_of(config: Config) -> str:
     return f"tiercache-{config.cache_id}"
 
 

@@ -84,18 +84,58 @@ def foreground(tiercache: Command, origin: Path, mountpoint: Path) -> subprocess
     return process
 
 
-def test_a_mount_that_its_dead_engine_left_is_taken_away(tiercache: Command, origin: Path, mountpoint: Path) -> None:
-    tiercache.good(*tiercache.here("mount", origin, mountpoint))
+def kill_engine_and_supervisor(tiercache: Command) -> None:
     engine = json.loads(tiercache.good(*tiercache.here("status", "--json")))["engine"]
     for pid in (engine["supervisor_pid"], engine["pid"]):
         process = os.pidfd_open(pid)
         signal.pidfd_send_signal(process, signal.SIGKILL)
         wait_for_end(process)
-    text = tiercache.good(*tiercache.here("umount", mountpoint))
-    took, drained = text.splitlines()
+
+
+def test_a_mount_that_its_dead_engine_left_is_taken_away(tiercache: Command, origin: Path, mountpoint: Path) -> None:
+    tiercache.good(*tiercache.here("mount", origin, mountpoint))
+    kill_engine_and_supervisor(tiercache)
+    took, drained = tiercache.good("umount", mountpoint).splitlines()
     assert took == f"{mountpoint}: took away the mount that a dead engine had left"
-    assert drained.endswith(": everything is in the origin")
+    assert drained == f"{tiercache.cache_dir}: everything is in the origin"
     assert not os.path.ismount(mountpoint)
+    assert_no_engine(tiercache.cache_dir)
+
+
+def test_a_dead_mount_is_told_and_no_engine_is_started_to_take_it_away(
+    tiercache: Command, origin: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    """Whoever starts one has to say its settings: those of the dead one are not known."""
+    delayed = ("--set", "staging.upload_delay_s=1h")
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, *delayed))
+    (mountpoint / "new").write_bytes(b"new")
+    (tmp_path / "link").symlink_to(mountpoint)
+    kill_engine_and_supervisor(tiercache)
+    here = f"--cache-dir {tiercache.cache_dir}"
+    back = f"`tiercache mount URL {mountpoint} {here}` brings it back, `tiercache umount {mountpoint}` takes it away"
+    for command in ("status", "drain", "checkpoints"):
+        for path in (mountpoint / "new", tmp_path / "link" / "new"):
+            assert tiercache.failure(command, path) == (
+                f"{path}: its mount at {mountpoint} is dead: its engine and the supervisor of that have ended; {back}"
+            )
+    assert tiercache.failure("umount", mountpoint, status=3) == (
+        "1 file is not in the origin, but kept in the journal; "
+        f"`tiercache drain {here}`, with the settings that it had, goes on with them"
+    )
+    assert not os.path.ismount(mountpoint)
+    assert_no_engine(tiercache.cache_dir)
+    assert not (tmp_path / ".cache").exists()  # nor one of the default directory
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, *delayed))
+    kill_engine_and_supervisor(tiercache)
+    tiercache.good(*tiercache.here("mount", origin, mountpoint, *delayed))  # brings it back, as it was told
+    assert (mountpoint / "new").read_bytes() == b"new"
+    kill_engine_and_supervisor(tiercache)
+    tiercache.good(*tiercache.here("drain", *delayed))
+    assert (origin / "new").read_bytes() == b"new"
+    # An engine runs for the cache directory by now, and it is not the one that mounted.
+    assert f"{mountpoint}/new: its mount at {mountpoint} is dead" in tiercache.failure("status", mountpoint / "new")
+    told = tiercache.good("umount", mountpoint).splitlines()
+    assert told[1:] == [f"{tiercache.cache_dir}: everything is in the origin"]
 
 
 def wait_for_end(process: int) -> None:

@@ -89,7 +89,7 @@ def test_an_owner_that_hangs_is_told(
     with stopped(tiercache.cache_dir):
         for command in ("status", "umount"):
             assert "its engine does not answer" in inside.failure(command, mountpoint)
-        monkeypatch.setattr(owner.mountpoints, "source_of", lambda config: "")  # as one of an earlier release
+        monkeypatch.setattr(owner.mountpoints, "is_of", lambda config, mount: False)  # as one of an earlier release
         assert "no engine that answers has it mounted" in inside.failure("umount", mountpoint)
     assert os.path.ismount(mountpoint)
 

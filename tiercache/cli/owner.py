@@ -23,16 +23,17 @@ ANSWER_S = 10.0
 def engine_of_mount(config: Config, path: str) -> Client | None:
     """A client of the engine that has ``path`` mounted, whatever is configured; None when none has.
     EngineUnreachable when it does not answer."""
+    mount = mount_of(path)
+    ours = mount is not None
+    told = mountpoints.cache_dir_of(mount) if mount is not None else None
     running = [
         config.model_copy(update={"cache_dir": cache_dir})
-        for cache_dir in dict.fromkeys([config.cache_dir, *running_cache_dirs()])
+        for cache_dir in dict.fromkeys([config.cache_dir, *running_cache_dirs(), *([told] if told else [])])
     ]
-    mount = mountpoints.holding(path)
-    ours = mount is not None and mount.type == mountpoints.FILE_SYSTEM_TYPE
-    if ours and mount is not None:
-        named = next((engine for engine in running if mountpoints.source_of(engine) == mount.source), None)
+    if mount is not None:
+        named = next((engine for engine in running if mountpoints.is_of(engine, mount)), None)
         if named is not None:
-            return _owner(named, path)
+            return _owner(named, path, mount)
     # Its engine is dead, or of an earlier release, or mounted it in another mount namespace or behind a link.
     asked = _Asked(running, path)
     owner = asked.owner()
@@ -42,14 +43,21 @@ def engine_of_mount(config: Config, path: str) -> Client | None:
     return attached(owner) if owner is not None else None
 
 
-def _owner(config: Config, path: str) -> Client | None:
+def mount_of(path: str) -> mountpoints.Mount | None:
+    """The mount of ours that a path lies in by its spelling, whether it is served or not."""
+    mount = mountpoints.holding(path)
+    return mount if mount is not None and mount.type == mountpoints.FILE_SYSTEM_TYPE else None
+
+
+def _owner(config: Config, path: str, mount: mountpoints.Mount) -> Client | None:
+    """None where the engine that made the mount has ended; another one may run for its cache directory."""
     try:
-        _mountpoints(config)
+        made = [mountpoints.absolute(root) for root in _mountpoints(config)]
     except NoEngine:
         return None
     except EngineUnreachable as error:
         raise EngineUnreachable(f"{path}: its engine does not answer: {error}; see its engine.log") from None
-    return attached(config)
+    return attached(config) if mount.mountpoint in made else None
 
 
 class _Asked:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tiercache.cli.dead import require_alive
 from tiercache.cli.link import attach_existing
 from tiercache.cli.origin import OriginChoice, choose_origin
-from tiercache.cli.owner import engine_of_mount
+from tiercache.cli.owner import engine_of_mount, mount_of
 from tiercache.errors import MountError
-from tiercache.fuse import mountpoint as mountpoints
 
 if TYPE_CHECKING:
     from tiercache.client import Client
@@ -47,6 +47,7 @@ def place_of(config: Config, path: str, *, attach: Callable[[Config], Client] = 
     path = os.path.abspath(path)
     mounted = _mounted(config, path)
     if mounted is None:
+        require_alive(config, path)
         raise MountError(f"{path}: lies under no mount of tiercache; of an origin ask by its URL, file://{path}")
     return mounted
 
@@ -55,8 +56,7 @@ def _mounted(config: Config, path: str) -> Place | None:
     engine = engine_of_mount(config, path)
     if engine is not None:
         return Place(engine, path)
-    mount = mountpoints.holding(path)
-    if mount is not None and mount.type == mountpoints.FILE_SYSTEM_TYPE:
+    if mount_of(path) is not None:
         return None  # nobody may be there to answer who follows its links
     real = os.path.realpath(path)
     engine = engine_of_mount(config, real) if real != path else None
