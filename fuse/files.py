@@ -19,6 +19,7 @@ from tiercache.fuse.nodes import Nodes, handed_down, without_privileges
 from tiercache.fuse.notices import Notices
 from tiercache.fuse.openless import Openless
 from tiercache.fuse.pages import Content, Mixed, PageCache, PageVerdict, content_of
+from tiercache.fuse.processes import process_of
 from tiercache.model import Entry, VersionId
 
 OPEN_ATTEMPTS = 4
@@ -156,15 +157,19 @@ class OpenFiles:
         *,
         kill_privileges: bool | None = None,
         from_pages: bool = False,
+        task: int = 0,
     ) -> int:
         """Write all of ``data``. ``kill_privileges`` None: judged by who opened the file. ``from_pages``: the kernel
-        writes back what was changed through a mapping, by whichever open of the file it finds."""
+        writes back what was changed through a mapping, by whichever open of the file it finds. ``task``: who asks, 0
+        where the driver is not told."""
         opened = self._handles.get(handle)
         inode = opened.file.inode
         if inode in self._nodes.privileged and (opened.caller.uid != 0 if kill_privileges is None else kill_privileges):
             await self._kill_privileges(inode)
         with self._notices.acting():  # the first write stages the file, which is a change of its name
             written = await opened.file.write(offset, data, placed=from_pages)
+        if opened.file.is_spilled and not from_pages:
+            opened.writer = process_of(task)
         self.wrote(inode)
         return written
 
@@ -179,17 +184,24 @@ class OpenFiles:
         """SEEK_DATA and SEEK_HOLE; the kernel does the others by itself."""
         return self._handles.get(handle).file.seek(offset, whence)
 
-    async def copy_file_range(self, source: int, source_offset: int, handle: int, offset: int, length: int) -> int:
+    async def copy_file_range(
+        self, source: int, source_offset: int, handle: int, offset: int, length: int, *, task: int = 0
+    ) -> int:
         """Copy between two open files; how much was copied."""
-        target = self._handles.get(handle).file
+        opened = self._handles.get(handle)
         with self._notices.acting():
-            copied = await target.copy_from(self._handles.get(source).file, source_offset, offset, length)
-        self.wrote(target.inode)
+            copied = await opened.file.copy_from(self._handles.get(source).file, source_offset, offset, length)
+        if opened.file.is_spilled:
+            opened.writer = process_of(task)
+        self.wrote(opened.file.inode)
         return copied
 
-    async def flush(self, handle: int) -> None:
-        """A descriptor was closed (close(2) waits for this)."""
-        await self._handles.get(handle).file.flush()
+    async def flush(self, handle: int, *, task: int = 0) -> None:
+        """A descriptor was closed (close(2) waits for this). ``task``: who did it, 0 where the driver is not told."""
+        opened = self._handles.get(handle)
+        if opened.file.is_spilled and opened.writer and process_of(task) not in (0, opened.writer):
+            return  # a child closes its copy of a descriptor by which another process writes: that is not the end
+        await opened.file.flush()
 
     async def fsync(self, handle: int, *, data_only: bool) -> None:
         if self._nodes.options.read_only:

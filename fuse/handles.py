@@ -21,6 +21,8 @@ class OpenFile:
     caller: Caller
     verdict: PageVerdict | None
     """How the kernel reads it; None once its last descriptor is gone."""
+    writer: int = 0
+    """The process that wrote last, of a file that goes to the origin while it is written; 0 where that is unknown."""
 
 
 class HandleTable:

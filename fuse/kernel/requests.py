@@ -160,6 +160,7 @@ async def write(vfs: Vfs, request: Request, *, done: int = 0) -> Answer:
         data[done:],
         kill_privileges=bool(flags & wire.WRITE_KILL_SUIDGID),
         from_pages=bool(flags & wire.WRITE_FROM_PAGES),
+        task=request.pid,
     )
     return (wire.WRITE_OUT.pack(done + written, 0),)
 
@@ -186,12 +187,12 @@ async def _lseek(vfs: Vfs, request: Request) -> Answer:
 
 async def _copy_file_range(vfs: Vfs, request: Request) -> Answer:
     source, source_offset, _, handle, offset, length, _ = wire.COPY_FILE_RANGE_IN.unpack_from(request.body)
-    copied = await vfs.files.copy_file_range(source, source_offset, handle, offset, length)
+    copied = await vfs.files.copy_file_range(source, source_offset, handle, offset, length, task=request.pid)
     return (wire.WRITE_OUT.pack(copied, 0),)
 
 
 async def _flush(vfs: Vfs, request: Request) -> Answer:
-    await vfs.files.flush(wire.FLUSH_IN.unpack_from(request.body)[0])
+    await vfs.files.flush(wire.FLUSH_IN.unpack_from(request.body)[0], task=request.pid)
     return NO_BODY
 
 

@@ -31,7 +31,7 @@ from rig.mounts import (
 )
 from rig.s3_limits import ScaledLimits, ScaledStore
 from tiercache.client import RemoteOrigin
-from tiercache.errors import NoSpace
+from tiercache.errors import MountError, NoSpace
 from tiercache.units import KIB, MIB
 
 PART = 256 * KIB
@@ -351,15 +351,13 @@ def test_an_append_goes_up_over_what_it_was_made_from(ground: Ground) -> None:
 
 
 def test_two_that_are_written_together_share_the_room(ground: Ground) -> None:
-    names = ["a", "b"]
-    descriptors = [ground.open(name) for name in names]
+    files = {name: (ground.open(name), bytes_of(name, SIZE)) for name in ("a", "b")}
     for offset in range(0, SIZE, PIECE):
-        for name, descriptor in zip(names, descriptors, strict=True):
-            os.write(descriptor, bytes_of(name, SIZE)[offset : offset + PIECE])
-    for descriptor in descriptors:
+        for descriptor, data in files.values():
+            os.write(descriptor, data[offset : offset + PIECE])
+    for name, (descriptor, data) in files.items():
         os.close(descriptor)
-    for name in names:
-        assert ground.source.get(name) == bytes_of(name, SIZE)
+        assert ground.source.get(name) == data
     ground.clean_up()
 
 
@@ -371,6 +369,39 @@ def test_the_last_of_two_writers_ends_it(ground: Ground) -> None:
     assert ground.unfinished()
     os.close(second)
     assert ground.source.get("a") == bytes_of("a", SIZE) + b"end"
+    ground.clean_up()
+
+
+def test_a_child_that_ends_is_not_its_end(ground: Ground, driver: str) -> None:
+    """Unless the driver is not told who closes a descriptor."""
+    descriptor = ground.spill("a")
+    subprocess.run(["true"], pass_fds=[descriptor], check=True)
+    if driver == "kernel":
+        os.write(descriptor, b"end")
+        os.close(descriptor)
+        assert ground.source.get("a") == bytes_of("a", SIZE) + b"end"
+    else:
+        with refused(errno.ENOSPC):
+            os.write(descriptor, b"end")
+        os.close(descriptor)
+        assert ground.source.get("a") == bytes_of("a", SIZE)
+    ground.clean_up()
+
+
+def test_a_child_that_writes_by_its_parents_descriptor_ends_it(ground: Ground) -> None:
+    descriptor = ground.open("a")
+    subprocess.run(["head", "-c", str(SIZE), "/dev/zero"], stdout=descriptor, check=True)
+    assert ground.source.get("a") == bytes(SIZE)
+    os.close(descriptor)
+    ground.clean_up()
+
+
+def test_its_engine_is_not_replaced_meanwhile(ground: Ground, driver: str) -> None:
+    descriptor = ground.spill("a")
+    with pytest.raises(MountError, match="close it first" if driver == "kernel" else "ends with its engine"):
+        ground.engine.client.request("restart")
+    os.close(descriptor)
+    assert ground.source.get("a") == bytes_of("a", SIZE)
     ground.clean_up()
 
 

@@ -32,7 +32,7 @@ from tiercache.engine.status import Status
 from tiercache.engine.tree_intents import follow
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
-from tiercache.errors import ConfigError, TierCacheError, Unsupported
+from tiercache.errors import ConfigError, MountError, TierCacheError, Unsupported
 from tiercache.journal import Journal, StagedRecord
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
@@ -43,6 +43,7 @@ from tiercache.staging import Staging
 from tiercache.tier import FileTier
 from tiercache.units import format_size
 from tiercache.writeback import DrainResult, WriteBack
+from tiercache.writeback.succession import sent_while_written
 
 JOURNAL_FLUSH_S = 0.2
 """How long what is noted for the journal may wait to be durable: until the next sync of any file, or this long."""
@@ -127,13 +128,17 @@ class Engine:
         self._stopping.set()
 
     def require_replaceable(self) -> None:
-        """Unsupported without a supervisor; MountError when a mount cannot be handed over."""
+        """Unsupported without a supervisor; MountError when a mount cannot be handed over, or a file that is written
+        through one, because what is here of it is not all."""
         if not self.keeper.keeps:
             raise Unsupported(
                 f"the engine of {self.config.cache_dir} has no supervisor that could replace it: end it with "
                 f"`tiercache stop --cache-dir {self.config.cache_dir}`; the next command starts another"
             )
         self.mounts.require_replaceable()
+        for record in self.journal.records():
+            if record.spilled:
+                raise MountError(str(sent_while_written(record)))
 
     def replace(self) -> None:
         """End ``run`` without unmounting anything: the supervisor starts a new engine, of the code that is installed

@@ -58,6 +58,11 @@ class Handle:
     def key(self) -> Key | None:
         return self._live.key
 
+    @property
+    def is_spilled(self) -> bool:
+        """Whether the file goes to the origin while it is written."""
+        return self._live.staged is not None and self._live.staged.spilled
+
     async def read(self, offset: int, size: int) -> bytes | memoryview:
         """Up to ``size`` bytes at ``offset``; short only at the end. Changed (ESTALE) when the rest of this handle's
         version is no longer to be had."""
