@@ -47,6 +47,7 @@ class Machine(MountRules, FsspecRules, RuleBasedStateMachine):
 
     @invariant()
     def as_the_model_says(self) -> None:
+        self.model.give_up_old_names(lambda file: self.writers(file) > 0)
         self.steps += 1
         if self.steps % LOOK_EVERY == 0:
             self.look()
@@ -98,6 +99,7 @@ class Machine(MountRules, FsspecRules, RuleBasedStateMachine):
         data = None if size is None else self.content(size)
         if data is None and path not in self.node.at_origin():
             return
+        model.make_room(path)
         if data is None:
             self.node.origin.delete(self.key(path))
         else:

@@ -138,6 +138,7 @@ class FsspecRules(Ends):
             return
         with self.node.gate.patience():
             self.fs.rm(self.place + path, recursive=True)
+        model.make_room(path)
         for below in [*model.below(path), path]:
             if below in model.files:
                 model.remove(below)

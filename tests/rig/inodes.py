@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tiercache.model import Durability
@@ -83,6 +83,11 @@ class File:
         return self.successor is not None and self.successor[0].took_over(self.successor[1], found, told)
 
 
+def is_in(path: str, place: str) -> bool:
+    """Whether it is the place, or lies in it."""
+    return path == place or path.startswith(place + "/")
+
+
 def parent(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -131,11 +136,10 @@ class Model:
     def move(self, source: str, target: str) -> None:
         """A file, or a directory with all in it."""
         if source in self.files:
-            file = self.files.pop(source)
-            promise = file.promises.get(Loss.NODE)
-            self._leave(file, sent=promise is not None and len(promise.states) == 1)
-            self.put(target, file)
+            self.put(target, self.files.pop(source))
             return
+        for file in self.losable:  # what renamed files left at the origin moves along
+            file.names = [target + name[len(source) :] if is_in(name, source) else name for name in file.names]
         for path in [source, *self.below(source)]:
             moved = target + path[len(source) :]
             if path in self.files:
@@ -144,15 +148,56 @@ class Model:
                 self.directories.discard(path)
                 self.directories.add(moved)
 
-    def _leave(self, file: File, *, sent: bool) -> None:
-        """What the origin has under the old name of a file that is not ``sent``, of it or of one that it replaced, goes
-        before the origin has what was written."""
-        if sent:
-            return
-        file.promises.pop(Loss.NODE, None)
-        for older in self.losable:
-            if older.successor is not None and older.successor[0] is file:
-                self._leave(older, sent=False)
+    def make_room(self, place: str) -> None:
+        """What renamed files have left at the origin under this name, or in this directory, goes, whether they are
+        there or not."""
+        for file in self.losable:
+            if any(is_in(name, place) for name in self._left(file)):
+                file.promises.pop(Loss.NODE, None)
+
+    def leave_dirty(self, directory: str) -> None:
+        """The objects of dirty files go with a directory that an object store moves, and are not copied."""
+        for file in self.losable:
+            promise = file.promises.get(Loss.NODE)
+            if promise is None or (len(promise.states) == 1 and self.count(file)):
+                continue
+            heir = self.heir(file)
+            if any(is_in(name, directory) for name, other in self.files.items() if other is heir):
+                del file.promises[Loss.NODE]
+
+    def give_up_old_names(self, is_written: Callable[[File], bool]) -> None:
+        """Another file has taken the old name of one that is not at the origin yet. It goes up after that one, unless
+        that is open for writing, or they have exchanged their names."""
+        for file in self.losable:
+            heir = self.heir(file)
+            takers = {self.files[name] for name in self._left(file) if name in self.files} - {heir}
+            if takers and (is_written(heir) or any(self._waits_for(heir, taker) for taker in takers)):
+                file.promises.pop(Loss.NODE, None)
+
+    def heir(self, file: File) -> File:
+        """Which file has taken its last name, in the end."""
+        while not self.count(file) and file.successor is not None:
+            file = file.successor[0]
+        return file
+
+    def _left(self, file: File) -> set[str]:
+        """The names under which the origin may have what was promised of a file, and that it does not have any more."""
+        promise = file.promises.get(Loss.NODE)
+        names = file.names[promise.since :] if promise is not None else []
+        return {name for name in names if self.files.get(name) is not file}
+
+    def _waits_for(self, file: File, wanted: File) -> bool:
+        """Whether ``file`` has an old name of ``wanted``, or of one that waits for it."""
+        seen, left = {file}, [file]
+        while left:
+            current = left.pop()
+            names = {name for name, other in self.files.items() if other is current}
+            ahead = {self.heir(other) for other in self.ever if other is not current and names & set(other.names)}
+            if wanted in ahead:
+                return True
+            left += ahead - seen
+            seen |= ahead
+        return False
 
     def acknowledge(self, file: File, level: Durability) -> None:
         file.acknowledge(level, {path for path, other in self.files.items() if other is file})

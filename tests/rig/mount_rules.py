@@ -149,6 +149,7 @@ class MountRules(Ends):
         with refused(*errors):
             self.run(self.node.vfs.mkdir, node, name, 0o755, ME)
         if not errors:
+            self.model.make_room(path)
             self.model.directories.add(path)
 
     @rule(path=PATHS)
@@ -168,6 +169,7 @@ class MountRules(Ends):
         with refused(*errors):
             self.run(self.node.vfs.rmdir, node, name)
         if not errors:
+            model.make_room(path)
             model.directories.discard(path)
 
     @precondition(lambda self: self.model.files)
@@ -191,6 +193,11 @@ class MountRules(Ends):
             self.run(self.node.vfs.rename, node, name, new_node, new_name, flags)
         same = source in model.files and model.files[source] is model.files.get(destination)
         if not errors and source != destination and not same:
+            if source in model.directories:
+                model.make_room(destination)
+                if self.store:
+                    model.make_room(source)
+                    model.leave_dirty(source)
             model.move(source, destination)
             for writing in self.writings:
                 if writing.path.startswith(source + "/"):
@@ -227,4 +234,5 @@ class MountRules(Ends):
         with refused(*errors):
             self.run(self.node.vfs.link, node, parent_node, name)
         if not errors:
+            model.make_room(destination)
             model.put(destination, model.files[source])

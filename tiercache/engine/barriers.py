@@ -71,10 +71,16 @@ class Barrier:
         engine = self._engine
         with self._hurry, trio.move_on_after(deadline_s) as scope:
             await engine.mounts.settled()
-            while pending := [record for record in self._unfinished() if record.id not in self._failed]:
+            while True:
+                pending = [record for record in self._unfinished() if record.id not in self._failed]
                 if any(self._level(record) is Durability.ORIGIN for record in pending):
                     self._hurry_once()
-                await self._bring_all(pending)
+                if pending:
+                    await self._bring_all(pending)
+                elif self._old_names_go():
+                    await engine.writeback.changed()
+                else:
+                    break
         left = self._unfinished()
         told = [{"path": self._path(record), "error": self._reason(record)} for record in left]
         return Reached(len(self._seen) - len(left), told, not scope.cancelled_caught)
@@ -104,6 +110,16 @@ class Barrier:
         chosen = [record for record in self._engine.journal.records() if record.published and self._means(record)]
         self._seen.update(record.id for record in chosen)
         return [record for record in chosen if not self._has_reached(record)]
+
+    def _old_names_go(self) -> bool:
+        """Whether the origin still has something under an old name of these files that is about to be removed."""
+        engine = self._engine
+        return any(
+            (self._means(row) or row.heir in self._seen)
+            and self._level(row) is Durability.ORIGIN
+            and engine.writeback.removes_still(row)
+            for row in engine.journal.retractions()
+        )
 
     def _means(self, record: StagedRecord) -> bool:
         return self._names is None or self._name_over(record) is not None

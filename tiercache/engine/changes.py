@@ -63,7 +63,7 @@ class Changes:
         tree = self._tree
         async with tree.hold(key):
             attributes = attributes._replace(xattrs=inherited(tree.entry(parent_of(key))))
-            left = key in tree.retracted(key)
+            left = bool(tree.retracted(key))
             prefixes: list[ObjectStat] = []
 
             def make() -> ObjectStat:
@@ -100,7 +100,7 @@ class Changes:
         if resumed:
             self._tree.doubt(key)
         try:
-            await self._require_new(key)
+            await self._require_new(key, make_room=False)
         except Exists:
             if not resumed:
                 raise
@@ -200,14 +200,14 @@ class Changes:
         tree.changed(target)
         return linked
 
-    async def _require_new(self, key: Key) -> None:
+    async def _require_new(self, key: Key, *, make_room: bool = True) -> None:
         if await self._names.find(key) is not None:
             raise Exists(f"{show(key)}: exists already")
         parent = await self._names.lookup(parent_of(key))
         if parent.kind is not Kind.DIRECTORY:
             raise NotDirectory(f"{show(parent_of(key))}: not a directory")
         # What a cancelled upload or a renamed file left at the origin is absent for us, and in the way there.
-        await self._writeback.settle(self._tree.origin_id, key)
+        await self._writeback.settle(self._tree.origin_id, key, make_room=make_room)
 
     def _made(self, key: Key, stat: ObjectStat, attributes: Attributes) -> Entry:
         tree = self._tree
@@ -262,8 +262,8 @@ class Changes:
         return stays
 
     async def _delete_known(self, key: Key, entry: Entry) -> bool:
-        """Delete the version that we know of; for a file that replaces whatever is there, whatever is there. Whether
-        others' may be there."""
+        """Delete the version that we know of; for a file that replaces whatever is there, whatever is there, but for
+        what a renamed one has left. Whether something may be there."""
         tree = self._tree
         known = tree.entry(key) or entry
         etag: str | None = known.etag
@@ -271,7 +271,7 @@ class Changes:
             etag = None  # the bytes stay, with its other names
         elif known.staged:
             etag = self._writeback.overwrites(known.staged)
-        if known.staged and etag == "":
+        if known.staged and (etag == "" or self._writeback.is_all_there_is(tree.origin_id, key)):
             return True
         try:
             # Absent: nothing was sent yet, or somebody else was faster.
@@ -297,7 +297,8 @@ class Changes:
             return
         if directory in tree.staged_below or tree.catalog.shows_a_child(tree.origin_id, directory):
             return
-        await self._writeback.settle(tree.origin_id, gone)  # what a renamed file left there is not to stay
+        # What a renamed file left there is not to stay. Where it has to for now, a marker takes its place later.
+        await self._writeback.settle(tree.origin_id, gone)
         try:
             await self.make_marker(directory)
         except TierCacheError as error:
@@ -335,8 +336,8 @@ class Changes:
             raise NotDirectory(f"{show(key)}: not a directory")
         if key in tree.staged_below or await self._names.children(key, posix=False):
             raise NotEmpty(f"{show(key)}: directory not empty")
-        # The temporary file of a cancelled upload would make a real directory look full.
-        await self._writeback.settle_below(tree.origin_id, key)
+        # The temporary file of a cancelled upload, or what a renamed file left, would make a real directory look full.
+        await self._writeback.settle_below(tree.origin_id, key, make_room=True)
         try:
             await tree.call(tree.origin.remove_directory, key)
         except Absent:

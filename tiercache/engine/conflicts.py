@@ -63,6 +63,7 @@ class Conflicts:
                 withdraw(tree, record)
                 return
             entry = await self._parting.prepare(key, entry)
+            self._writeback.give_back(record.id)
             await self._writeback.cancel(record.id)
             tree.put(key, absent_entry(0))  # in doubt: the next lookup asks the origin
             tree.catalog.forget_listing(tree.origin_id, parent_of(key))

@@ -37,7 +37,7 @@ class DirectoryMoves:
         """Everything below ``source`` goes to ``target``, at the origin, in the journal and, with its last step, in the
         catalog. ``resumed``: an earlier engine has done it at the origin."""
         tree = self._tree
-        await self._writeback.settle_below(tree.origin_id, target)
+        await self._writeback.settle_below(tree.origin_id, target, make_room=True)
         dirty = self._staged_below(source)
         self._require_keys((record.key for record in dirty), source, target)
         for record in dirty:
@@ -78,6 +78,8 @@ class DirectoryMoves:
         """One by one, and whatever happens in between: either nothing has happened in the end, or all of it."""
         tree = self._tree
         known = tree.entry(target)
+        # What renamed files left is not copied, and would keep the old directory there.
+        await self._writeback.settle_below(tree.origin_id, source, make_room=True)
         # What an earlier change left under the new names is not to be removed in the middle of this one.
         left = await self._writeback.hold_leftovers(tree.origin_id, target)
         held_ids += [record.id for record in left]

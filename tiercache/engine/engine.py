@@ -36,7 +36,7 @@ from tiercache.errors import ConfigError, MountError, TierCacheError, Unsupporte
 from tiercache.journal import Journal, StagedRecord
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
-from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier
+from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier, parent_of
 from tiercache.policies import make_policy
 from tiercache.readahead import ReadAhead
 from tiercache.staging import Staging
@@ -202,6 +202,7 @@ class Engine:
             on_commit=self._committed,
             on_replaced=self._replaced,
             on_moved=lambda record: nursery.start_soon(self._follow_move, record),
+            on_kept=self._kept,
             upload_delay_s=config.staging.upload_delay_s,
             uploads=self.uploads,
             is_open=self._is_open,
@@ -324,6 +325,14 @@ class Engine:
             await self.namespace(record.origin, record.profile).resumption.follow(record.moves)
         except TierCacheError as error:
             self.writeback.try_again(record.id, error)
+
+    def _kept(self, record: StagedRecord) -> None:
+        """What a renamed file left shows itself again: the next look asks the origin."""
+        tree = self.trees.get(record.origin)
+        if tree is not None:
+            tree.doubt(record.key)
+            tree.catalog.forget_listing(tree.origin_id, parent_of(record.key))
+            tree.changed(record.key)
 
     def holds_work(self) -> bool:
         """Whether something is mounted, staged bytes have to reach an origin, or a directory's change has to end."""

@@ -124,7 +124,7 @@ class Renames:
         if entry.kind is Kind.DIRECTORY:
             await self.directories.move(source, target)
         else:
-            await self._rename_file(source, target, entry, replaced)
+            await self._rename_file(source, target, entry, replaced, keep=keep)
         if keep:
             self._changes.keep(parent_of(source))
         else:
@@ -176,39 +176,42 @@ class Renames:
 
     # -- files --------------------------------------------------------------------------------------
 
-    async def _rename_file(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
+    async def _rename_file(self, source: Key, target: Key, entry: Entry, replaced: Entry | None, *, keep: bool) -> None:
         if replaced is not None:
             replaced = await self._parting.prepare(target, replaced)
         entry = await self._parting.settle(source, entry)
         if entry.staged:
-            if await self._move_staged(source, target, entry, replaced):
+            if await self._move_staged(source, target, entry, replaced, keep=keep):
                 return
             entry = await self._names.lookup(source)  # its upload ended just now: it is a clean object
         if self._has_to_wait(entry, target):
-            await self._move_later(source, target, entry, replaced)
+            await self._move_later(source, target, entry, replaced, keep=keep)
         else:
             await self._move_object(source, target, entry, replaced)
 
     def _has_to_wait(self, entry: Entry, target: Key) -> bool:
-        """Whether the origin must not have a file under this name yet (see ``Order``)."""
+        """Whether the origin must not have a file under this name yet (see ``Order`` and ``Heirs``)."""
         return entry.kind is Kind.FILE and self._writeback.would_wait(self._tree.origin_id, target)
 
-    async def _move_later(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> None:
-        """A manifest that was written under another name, and arrived before what it tells of, goes up again."""
+    async def _move_later(self, source: Key, target: Key, entry: Entry, replaced: Entry | None, *, keep: bool) -> None:
+        """A manifest that was written under another name, and arrived before what it tells of, goes up again; so does
+        a file that would replace the last of one that was renamed."""
         with self._tree.live.using(entry.inode, source, entry) as live:
             await self._writes.stages.make_dirty(live)
-            moved = await self._move_staged(source, target, live.entry, replaced)
+            moved = await self._move_staged(source, target, live.entry, replaced, keep=keep)
             assert moved, "nothing seals a file while its name is held"
             if not live.writers:
                 await self._writes.closes.seal_held(live)
 
-    async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None) -> bool:
-        """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes. False,
-        and nothing has moved, when its upload ended meanwhile."""
+    async def _move_staged(self, source: Key, target: Key, entry: Entry, replaced: Entry | None, *, keep: bool) -> bool:
+        """A dirty file moves in the journal, which sees to it that what the origin has under the old name goes when it
+        has the new one. ``keep``: the directory that it leaves stands on. False, and nothing has moved, when its upload
+        ended meanwhile."""
         record = self._journal.get(entry.staged)
         in_conflict = record is not None and record.state is StagedState.CONFLICT
         left_etag = await self._left_behind(source, entry)
-        if not await self._writeback.rename(entry.staged, target, left_etag=left_etag):
+        needs_marker = keep and bool(parent_of(source)) and not self._tree.can(Capability.EMPTY_DIRECTORIES)
+        if not await self._writeback.rename(entry.staged, target, left_etag=left_etag, keeps_directory=needs_marker):
             return False
         moved = entry._replace(version=VersionId(b""), etag=replaced.etag if replaced else "", ctime_ns=now_ns())
         self.move_name(source, target, moved, replaced)

@@ -19,6 +19,7 @@ from tiercache.engine.remembered_keys import RememberedKeys
 from tiercache.journal import OriginSource
 from tiercache.model import Capability, Entry, Key, Kind, ObjectStat, OriginId, VersionId, parent_of, version_id
 from tiercache.origins.base import Origin
+from tiercache.writeback import Leftover
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -48,9 +49,9 @@ class Tree:
     is_staged: Callable[[int], bool]
     """Whether the journal still has the staged file of an id, and its bytes are sound."""
 
-    retracted: Callable[[Key | None], set[Key]]
-    """The keys, or the one key if it is among them, under which a cancelled upload of ours may land. It is removed
-    when it does."""
+    retracted: Callable[[Key | None], set[Leftover]]
+    """What cancelled uploads of ours may bring and renamed files have left, under all names or one. It is removed, by
+    and by."""
 
     live: LiveTable = field(default_factory=LiveTable)
 
@@ -140,10 +141,19 @@ class Tree:
             return entry._replace(staged=0, checked_ns=0, version=VersionId(b""), etag="")
         return entry
 
-    def without_leftovers(self, stats: list[ObjectStat], retracted: set[Key]) -> list[ObjectStat]:
-        """What the origin told, less our cancelled uploads under names that are removed: for us those are absent.
+    def without_leftovers(self, stats: list[ObjectStat], retracted: set[Leftover]) -> list[ObjectStat]:
+        """What the origin told, less what is to be removed under names that are gone: for us those are absent.
         ``retracted``: which there were when the origin was asked, and when it had answered."""
-        return [stat for stat in stats if stat.key not in retracted or self._exists(stat.key)] if retracted else stats
+        if not retracted:
+            return stats
+        left: dict[Key, list[Leftover]] = {}
+        for leftover in retracted:
+            left.setdefault(leftover.key, []).append(leftover)
+        return [
+            stat
+            for stat in stats
+            if not any(leftover.is_this(stat) for leftover in left.get(stat.key, ())) or self._exists(stat.key)
+        ]
 
     def _exists(self, key: Key) -> bool:
         known = self.entry(key)

@@ -103,8 +103,8 @@ class TreeRemovals:
         for live in sorted(staged, key=lambda live: not self._writeback.trees.announces(live.key or b"")):
             await self._unlink_staged(live, intent.directory)
         await for_each(tree, others, delete)
-        # What cancelled uploads bring late would make a real directory look full.
-        await self._writeback.settle_below(tree.origin_id, intent.directory)
+        # What cancelled uploads bring late, and renamed files left, would make a real directory look full.
+        await self._writeback.settle_below(tree.origin_id, intent.directory, make_room=True)
         for level in levels_of(intent.directories, intent.directory):
             await for_each(tree, level, tree.origin.remove_directory)
 

@@ -20,6 +20,7 @@ from tiercache.memory import Memory
 from tiercache.metrics import Metrics
 from tiercache.model import Key, OriginId, StagedState, origin_id
 from tiercache.origins import Origin, RetryingOrigin, RetryPolicy, SimulatedOrigin, open_origin
+from tiercache.writeback import Leftover
 
 SECRET_OPTIONS = ("key", "secret", "token", "password", "passphrase", "credential", "account_key", "sas")
 """Option names that hold one of these words are never written to disk."""
@@ -179,9 +180,9 @@ class Trees:
         self._options[identity] = (client, options)
         return tree
 
-    def _retracted(self, identity: OriginId, key: Key | None) -> set[Key]:
+    def _retracted(self, identity: OriginId, key: Key | None) -> set[Leftover]:
         rows = self._journal.retractions() if key is None else self._journal.retractions(identity, key)
-        return {record.key for record in rows if record.origin == identity and removes(record)}
+        return {Leftover.of(record) for record in rows if record.origin == identity and removes(record)}
 
     def _is_staged(self, staged_id: int) -> bool:
         record = self._journal.get(staged_id)

@@ -13,6 +13,7 @@ import trio
 from tiercache import durable, fork
 from tiercache.errors import Broken, DiskFull, JournalDamaged, NoSpace
 from tiercache.full_disk import means_full_disk
+from tiercache.journal.index import RecordIndex
 from tiercache.journal.intents import Intent, Row, decode_row, encode_row
 from tiercache.journal.pending import Change, Pending
 from tiercache.journal.records import DamagedRow, StagedRecord
@@ -53,9 +54,8 @@ class Journal:
         self.directory = directory
         self._staging_directory = staging_directory
         self._metrics = metrics
-        self._records: dict[int, StagedRecord] = {}
+        self._records = RecordIndex()
         self._intents: dict[int, Intent] = {}
-        self._by_lane: dict[tuple[OriginId, Key], dict[int, None]] = {}
         # Ids whose row on disk differs from memory, each commit's work list; ordered for the sake of tests.
         self._owed: dict[int, None] = {}
         self._changed_count = 0
@@ -94,11 +94,11 @@ class Journal:
 
     def records(self) -> Iterator[StagedRecord]:
         """All staged files, oldest first."""
-        return iter([record for record in self._records.values() if record.state is not StagedState.CANCELLED])
+        return iter([record for record in self._records.all() if record.state is not StagedState.CANCELLED])
 
     def at(self, origin: OriginId, key: Key) -> list[StagedRecord]:
         """The staged files of one name, that with the newest bytes last."""
-        return [r for r in self._lane(origin, key) if r.state is not StagedState.CANCELLED]
+        return [r for r in self._records.lane(origin, key) if r.state is not StagedState.CANCELLED]
 
     def retraction(self, staged_id: int) -> StagedRecord | None:
         record = self._records.get(staged_id)
@@ -106,8 +106,12 @@ class Journal:
 
     def retractions(self, origin: OriginId | None = None, key: Key = b"") -> list[StagedRecord]:
         """Uploads whose result must not stay at the origin: of one name, or all."""
-        pool = self._records.values() if origin is None else self._lane(origin, key)
+        pool = self._records.all() if origin is None else self._records.lane(origin, key)
         return [record for record in pool if record.state is StagedState.CANCELLED]
+
+    def left_by(self, heir: int) -> list[StagedRecord]:
+        """Of those the ones that wait until the origin has this file."""
+        return self._records.left_by(heir)
 
     def intents(self) -> list[Intent]:
         """The moves and removals of directories that are under way, oldest first."""
@@ -115,10 +119,6 @@ class Journal:
 
     def _row(self, row_id: int) -> Row | None:
         return self._records.get(row_id) or self._intents.get(row_id)
-
-    def _lane(self, origin: OriginId, key: Key) -> list[StagedRecord]:
-        lane = [self._records[staged_id] for staged_id in self._by_lane.get((origin, key), ())]
-        return sorted(lane, key=lambda record: record.rank)
 
     # -- changing -------------------------------------------------------------------------------------------------
 
@@ -235,28 +235,13 @@ class Journal:
             self._owed[record.id] = None
             self.last_id = max(self.last_id, record.id)
             return
-        old = self._records.get(record.id)
-        if old is not None and old.lane != record.lane:
-            self._leave_lane(old)
-        self._records[record.id] = record
-        self._by_lane.setdefault(record.lane, {})[record.id] = None
+        self._records.put(record)
         self._owed[record.id] = None
         self.last_id = max(self.last_id, record.id, record.taken)
 
     def _forget(self, staged_id: int) -> None:
-        if self._intents.pop(staged_id, None) is not None:
+        if self._intents.pop(staged_id, None) is not None or self._records.remove(staged_id):
             self._owed[staged_id] = None
-            return
-        old = self._records.pop(staged_id, None)
-        if old is not None:
-            self._leave_lane(old)
-            self._owed[staged_id] = None
-
-    def _leave_lane(self, record: StagedRecord) -> None:
-        lane = self._by_lane[record.lane]
-        del lane[record.id]
-        if not lane:
-            del self._by_lane[record.lane]
 
     def close(self) -> None:
         """Close the environment. Changes that nobody flushed are written first. A child of a fork closes nothing."""

@@ -163,6 +163,13 @@ class StagedRecord(NamedTuple):
     part_of: TreePart | None = None
     """CANCELLED rows only: the unfinished change of a directory that this is left of."""
 
+    heir: int = 0
+    """CANCELLED rows only: the staged file that was renamed away from this name. What the origin has under it stays
+    until the origin has that file; 0 where it may go at once."""
+
+    keeps_directory: bool = False
+    """CANCELLED rows only: the directory of the name, on an object store, outlives what goes from it."""
+
     @property
     def rank(self) -> int:
         """Of two staged files of one name the higher rank holds the newer bytes."""

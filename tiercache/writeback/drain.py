@@ -67,7 +67,10 @@ class Drain:
             return False
         if record.state is StagedState.STAGED:
             return record.moves is not None  # it is sealed again as soon as its directory has been renamed
-        cause = self._uploader.retractions.waits_for(record).id
+        first = self._uploader.retractions.waits_for(record)
+        if first.state is not StagedState.CANCELLED and first.id != record.id:
+            return self._is_pending(first)  # the file that was renamed
+        cause = first.id
         failure = self._uploader.failures.get(cause)
         tried = failure is not None and failure != self._failed_before.get(cause)
         return not (tried and failure is not None and failure.permanent)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tiercache.journal import Journal, StagedRecord
+from tiercache.writeback.heirs import Heirs
 from tiercache.writeback.order import Order
 from tiercache.writeback.turns import Turns
 
@@ -16,9 +17,10 @@ Meant = Callable[[StagedRecord], bool]
 class Hurries:
     """What nobody waits for keeps its delay, and the pause after a failure, however much of the rest is hurried."""
 
-    def __init__(self, journal: Journal, order: Order, turns: Turns) -> None:
+    def __init__(self, journal: Journal, order: Order, heirs: Heirs, turns: Turns) -> None:
         self._journal = journal
         self._order = order
+        self._heirs = heirs
         self._turns = turns
         self._meant: list[Meant] = []
         self._ahead: set[int] = set()
@@ -57,10 +59,12 @@ class Hurries:
     def _hurry_ahead(self, records: list[StagedRecord]) -> None:
         pending = list(records)
         while pending:
-            ids = {other.id for other in self._order.all_ahead_of(pending.pop())} - self._ahead
+            record = pending.pop()
+            ahead = [*self._order.all_ahead_of(record), *self._heirs.all_ahead_of(record)]
+            ids = {other.id for other in ahead} - self._ahead
             self._ahead |= ids
             self._turns.hurry(ids)
-            pending += [record for i in ids if (record := self._journal.get(i)) is not None]
+            pending += [other for i in ids if (other := self._journal.get(i)) is not None]
 
 
 def _everything(record: StagedRecord) -> bool:

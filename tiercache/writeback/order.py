@@ -30,8 +30,8 @@ class Order:
     ) -> None:
         self._journal = journal
         self._patterns = tuple(patterns)
-        self._uploads = uploads
-        self._is_open = is_open
+        self.uploads = uploads
+        self.is_open = is_open
         # For a file that waits, by the number under which it has its name: what may still be in its way.
         self._ahead: dict[int, tuple[int, list[int]]] = {}
 
@@ -57,6 +57,10 @@ class Order:
             return []
         ahead = [self._journal.get(staged_id) for staged_id in self._ahead[record.id][1]]
         return [other for other in ahead if other is not None]
+
+    def may_wait(self, record: StagedRecord) -> bool:
+        """Whether it is one of those that have others ahead."""
+        return self._stands_for(record.key, record.link_target) is not None
 
     def forget(self, staged_id: int) -> None:
         """The file has gone up, or is gone."""
@@ -103,11 +107,11 @@ class Order:
             return False
         if other.state in _ENDED:
             return place in (other.key, parent_of(other.key))
-        return self._uploads(other)
+        return self.uploads(other)
 
     def _is_waited_for(self, other: StagedRecord) -> bool:
         """Whether it was closed, though it may be open again."""
-        return bool(other.first_seal) or not self._is_open(other)
+        return bool(other.first_seal) or not self.is_open(other)
 
 
 def _pointed_to(key: Key, target: bytes) -> Key | None:

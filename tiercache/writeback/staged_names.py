@@ -8,7 +8,14 @@ from tiercache.journal import ConditionKind, DirectoryMove, Journal, StagedRecor
 from tiercache.model import Key, OriginId, StagedState, is_below
 from tiercache.staging import Staging
 from tiercache.writeback.seals import Seals
-from tiercache.writeback.succession import is_newer, retraction_of, sent_while_written, taken_over, waited_for_as
+from tiercache.writeback.succession import (
+    inherited,
+    is_newer,
+    retraction_of,
+    sent_while_written,
+    taken_over,
+    waited_for_as,
+)
 from tiercache.writeback.uploader import Uploader
 
 
@@ -35,6 +42,7 @@ class StagedNames:
             return False
         gone = [*self._obsolete(record), *self._family(record)]
         retractions = [self._retraction(member) for member in gone if member.attempts]
+        retractions += self._passed_on(record, gone)
         self._forget(gone)
         if durable:
             await self._change(put=retractions, drop=gone, stopped=gone)
@@ -146,13 +154,21 @@ class StagedNames:
             await self._journal.apply(put=[record._replace(moves=move) for record in records], undo=True)
 
     async def rename(
-        self, staged_id: int, key: Key, *, base_etag: str = "", left_etag: str = "", durable: bool = True
+        self,
+        staged_id: int,
+        key: Key,
+        *,
+        base_etag: str = "",
+        left_etag: str = "",
+        keeps_directory: bool = False,
+        durable: bool = True,
     ) -> bool:
         """The file has another name: it goes up there, and what is going up to the old one does not stay.
 
         ``base_etag``: the origin has moved what the bytes were made from along, and this is its etag there. Else the
         upload replaces whatever it finds; only a client's file that must be new still must be. ``left_etag``: the
-        origin has this version under the old name, which is to be removed; until it is, ``retractions`` tells the name.
+        origin has this version under the old name, which is to be removed when the file has arrived under the new one;
+        until it is, ``retractions`` tells the name. ``keeps_directory``: a marker stands for its directory then.
         Other staged files of the new name are replaced in the same transaction, as by ``cancel``, and those that had
         the old name before do not get it back. If any of these, or what is left at the origin, survived a power cut,
         the file is synced first, so that it does too (Lost when that fails). InUse for one that is sent while it is
@@ -180,14 +196,15 @@ class StagedNames:
         replaced = self._replaced(record, key)
         moved = [_moved(member, key, taken=self._staging.new_id(), base_etag=base_etag) for member in family]
         heir = moved[-1] = waited_for_as(moved[-1], [*obsolete, *replaced])
-        left = [
-            self._retraction(member) for member in family if member.attempts and (member != record or not left_etag)
-        ]
-        left += [self._retraction(record, left_etag=left_etag)] if left_etag else []
-        left += [self._retraction(member) for member in obsolete if member.attempts]
-        left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
-        left += taken_over(self._journal.retractions(*heir.lane), heir)
         gone = [*obsolete, *replaced]
+        # In a conflict nothing under the old name is ours; and what a directory held has moved with it.
+        waits = durable and (record.state is not StagedState.CONFLICT or record.torn)
+        left = self._left_behind(record, [*family, *obsolete], left_etag, waits=waits, keeps_directory=keeps_directory)
+        left += [self._retraction(member, replaced_by=heir.id) for member in replaced if member.attempts]
+        known = {row.id: row for row in taken_over(self._journal.retractions(*heir.lane), heir)}
+        for row in (row for member in gone for row in self._journal.left_by(member.id)):
+            known[row.id] = known.get(row.id, row)._replace(heir=heir.id)
+        left += known.values()
         stopped = [*family, *gone]
         self._forget(stopped)
         if durable:
@@ -202,6 +219,29 @@ class StagedNames:
             self._uploader.state_changed(current or member)
         self._uploader.retractions.wake(record.lane)
         return True
+
+    def _left_behind(
+        self, record: StagedRecord, gone: list[StagedRecord], left_etag: str, *, waits: bool, keeps_directory: bool
+    ) -> list[StagedRecord]:
+        """What is to be removed under the old name of a file, if it ``waits`` when the origin has it under the new one:
+        the version ``left_etag``, what the uploads of those that had the name bring, and what it was to replace."""
+        left = []
+        for member in gone:
+            etag = left_etag if member.id == record.id else ""
+            if member.attempts or etag:
+                left.append(self._retraction(member, left_etag=etag))
+        if not waits:
+            return left
+        rows = self._journal.retractions(*record.lane)
+        left += [row for row in rows if row.replaced_by == record.id and not row.heir]
+        return [row._replace(heir=record.id, keeps_directory=keeps_directory) for row in left]
+
+    def _passed_on(self, record: StagedRecord, gone: list[StagedRecord]) -> list[StagedRecord]:
+        """What files left that are given up for another one of their name: it waits for that one."""
+        ids = {member.id for member in gone}
+        others = [other for other in self._journal.at(*record.lane) if other.published and other.id not in ids]
+        rows = [row for member in gone for row in self._journal.left_by(member.id)]
+        return inherited(rows, others[-1]) if others else []
 
     def _replaced(self, record: StagedRecord, key: Key) -> list[StagedRecord]:
         """What loses a name that the file takes: a client's that is not published yet, and moves with its directory,
@@ -263,27 +303,30 @@ class StagedNames:
         """What is on its way to the name, or may be: an id that is gone a moment later has arrived."""
         return {record.id for record in self._journal.at(origin, key) if record.published}
 
-    async def settle(self, origin: OriginId, key: Key) -> None:
+    def removes_still(self, retraction: StagedRecord) -> bool:
+        """Whether something is about to be removed at the origin: nothing that waits, nor what has been refused."""
+        return self._uploader.running and self._uploader.retractions.is_due(retraction)
+
+    async def settle(self, origin: OriginId, key: Key, *, make_room: bool = False) -> None:
         """Return when no upload of ours to ``key`` is under way, and what a cancelled one left has been tried to be
-        removed. To be called before the key is changed at the origin directly; at once when there is nothing."""
+        removed. To be called before the key is changed at the origin directly; at once when there is nothing. What
+        waits for a renamed file stays; ``make_room``: it is removed all the same, being in the way."""
         lane = (origin, key)
+        if make_room:
+            self._uploader.retractions.hasten(self._journal.retractions(*lane))
         while self._uploader.turns.is_busy(lane) or self._retraction_is_due(lane):
             await self._uploader.changed.heard()
 
-    async def settle_below(self, origin: OriginId, directory: Key) -> None:
+    async def settle_below(self, origin: OriginId, directory: Key, *, make_room: bool = False) -> None:
         """The same for every key under a directory that is about to be removed."""
         keys = {key for lane_origin, key in self._uploader.turns.busy_lanes if lane_origin == origin}
         keys |= {record.key for record in self._journal.retractions() if record.origin == origin}
         for key in sorted(keys):
             if is_below(key, directory):
-                await self.settle(origin, key)
+                await self.settle(origin, key, make_room=make_room)
 
     def _retraction_is_due(self, lane: tuple[OriginId, Key]) -> bool:
-        return self._uploader.running and any(
-            self._uploader.retractions.waits_for(record).id not in self._uploader.failures
-            and self._uploader.turns.waits(record)
-            for record in self._journal.retractions(*lane)
-        )
+        return any(self.removes_still(record) for record in self._journal.retractions(*lane))
 
 
 def _moved(record: StagedRecord, key: Key, *, taken: int, base_etag: str) -> StagedRecord:

@@ -73,6 +73,11 @@ def taken_over(retractions: Iterable[StagedRecord], heir: StagedRecord) -> list[
     return [record._replace(replaced_by=heir.id) for record in retractions]
 
 
+def inherited(retractions: Iterable[StagedRecord], heir: StagedRecord) -> list[StagedRecord]:
+    """What a file left under its old names, once ``heir`` has taken its name or goes up instead of it."""
+    return [record._replace(heir=heir.id) for record in retractions]
+
+
 def inherit(newer: StagedRecord, older: StagedRecord) -> StagedRecord:
     """``older`` never goes up: ``newer``, where it was made from its bytes, stands on what those stood on."""
     newer = waited_for_as(newer, [older])

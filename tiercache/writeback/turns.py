@@ -63,6 +63,10 @@ class Turns:
         """Whether it waits for its turn and nothing else."""
         return record.id in self._queue or record.id in self._held or record.id in self._parked.get(record.lane, ())
 
+    def is_at_work(self, record: StagedRecord) -> bool:
+        """Whether it has its turn now."""
+        return self._busy.get(record.lane) == record.id
+
     def is_wanted(self, record: StagedRecord, lane: Lane) -> bool:
         """Whether a record, as it is now, still wants the turn that it got for a name: not opened again, barred, or
         renamed and queued anew."""

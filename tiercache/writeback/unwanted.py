@@ -6,8 +6,35 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tiercache.journal import StagedRecord, is_earlier_seal
-from tiercache.model import Key, ObjectStat
+from tiercache.model import Key, Kind, ObjectStat
 from tiercache.origins.base import Origin, unfinished
+
+
+class Leftover(NamedTuple):
+    """What one retraction says of a name: there is nothing of ours that anybody should see."""
+
+    key: Key
+    etag: str
+    upload_id: str
+    link_target: bytes
+    of_tree: bool
+    """It is left of the move or removal of a directory, which has taken the name whatever is there."""
+
+    @classmethod
+    def of(cls, record: StagedRecord) -> Leftover:
+        return cls(record.key, record.base_etag, record.upload_id, record.link_target, record.part_of is not None)
+
+    def is_this(self, stat: ObjectStat) -> bool:
+        """Whether it is what an origin tells of; of the upload a store's listing does not tell whose it is."""
+        if self.of_tree:
+            return True
+        if stat.kind is Kind.DIRECTORY:
+            return False
+        if self.link_target and stat.link_target == self.link_target:
+            return True
+        if stat.attributes is None and (self.upload_id or self.link_target):
+            return True
+        return stat.etag == self.etag or _is_of(stat, self.upload_id)
 
 
 class Unwanted(NamedTuple):
@@ -31,9 +58,7 @@ class Unwanted(NamedTuple):
 
     def includes(self, stat: ObjectStat) -> bool:
         """Whether the origin has something of it."""
-        found = stat.upload_id.removesuffix(unfinished(""))
-        ours = any(found == upload_id or is_earlier_seal(found, upload_id) for upload_id in self.upload_ids)
-        return stat.etag in self.etags or (bool(found) and ours)
+        return stat.etag in self.etags or any(_is_of(stat, upload_id) for upload_id in self.upload_ids)
 
     def abort(self, origin: Origin, key: Key) -> None:
         """Remove what is there of uploads that did not come to their end."""
@@ -41,3 +66,9 @@ class Unwanted(NamedTuple):
             origin.abort_uploads(key, upload_id)
         for parted_id in self.parted_ids:
             origin.abort_uploads(key, "", parted_id)
+
+
+def _is_of(stat: ObjectStat, upload_id: str) -> bool:
+    """Whether an upload, or one of an earlier seal of the same staged file, has brought it."""
+    found = stat.upload_id.removesuffix(unfinished(""))
+    return bool(found and upload_id) and (found == upload_id or is_earlier_seal(found, upload_id))

@@ -21,13 +21,14 @@ from tiercache.writeback.attempt import Attempt, UploadCancelled
 from tiercache.writeback.attempts import Attempts
 from tiercache.writeback.bell import Bell
 from tiercache.writeback.commit import Adopts, Commits
+from tiercache.writeback.heirs import Heirs
 from tiercache.writeback.held_back import HeldBack
 from tiercache.writeback.hurries import Hurries
 from tiercache.writeback.order import Order
 from tiercache.writeback.pace import Pace
 from tiercache.writeback.retractions import Retractions
 from tiercache.writeback.retry import Backoff, Failure
-from tiercache.writeback.succession import inherit, newest_sealed, one_line, overtaken, retraction_of
+from tiercache.writeback.succession import inherit, inherited, newest_sealed, one_line, overtaken, retraction_of
 from tiercache.writeback.turns import Turns
 from tiercache.writeback.unwanted import Unwanted
 from tiercache.writeback.upload import Clash, Damaged, Moved, Outcome, Replaced, Sent, Torn, Unsent, upload
@@ -52,6 +53,7 @@ class Uploader:
         on_state: Callable[[StagedRecord], None],
         on_replaced: Callable[[StagedRecord], None],
         on_moved: Callable[[StagedRecord], None],
+        on_kept: Callable[[StagedRecord], None],
         order: Order,
         delay_s: float,
         rng: random.Random,
@@ -73,9 +75,20 @@ class Uploader:
         self.failures: dict[int, Failure] = {}
         self._held_back = HeldBack(journal, order, self.failures, self.changed)
         self.turns = Turns(journal, slots=upload.concurrency, changed=self.changed, ahead=self._has_others_ahead)
-        self._hurries = Hurries(journal, order, self.turns)
+        self.heirs = Heirs(journal, order, self.failures)
+        self._hurries = Hurries(journal, order, self.heirs, self.turns)
         self.hurrying = self._hurries.hurrying
-        self.retractions = Retractions(journal, resolve_origin, self.turns, self._threads, on_moved, memory)
+        self.retractions = Retractions(
+            journal,
+            resolve_origin,
+            self.turns,
+            self.failures,
+            self._threads,
+            self.heirs,
+            memory,
+            on_moved=on_moved,
+            on_kept=on_kept,
+        )
         self.attempts = Attempts(staging)
         self._commits = Commits(
             journal, staging, cache, resolve_origin, metrics=metrics, on_commit=on_commit, on_clean=self._clean
@@ -117,8 +130,8 @@ class Uploader:
 
     def _has_others_ahead(self, record: StagedRecord) -> bool:
         if record.state is StagedState.CANCELLED:
-            return self.retractions.waits_for(record) is not record
-        held = self._held_back.has_others_ahead(record)
+            return self.retractions.is_held(record)
+        held = self._held_back.has_others_ahead(record) or self.heirs.ahead_of(record) is not None
         if held:
             self._hurries.held(record)
         return held
@@ -295,7 +308,7 @@ class Uploader:
                 self._back_to_sealed(older)
             return
         record, newer = older, heir
-        put = [inherit(newer, record)]
+        put = [inherit(newer, record), *inherited(self._journal.left_by(record.id), newer)]
         if record.attempts:
             put.append(retraction_of(record, self._staging.new_id(), replaced_by=newer.id))
         self._journal.put_later(put=put, drop=[record.id])
@@ -404,6 +417,8 @@ class Uploader:
         try:
             await self._journal.put(ended)
         finally:
+            if state is StagedState.LOST:
+                self.retractions.give_back(ended.id)
             self.state_changed(ended)
             self.retractions.wake(ended.lane)
 

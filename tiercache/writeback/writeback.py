@@ -14,7 +14,7 @@ from tiercache.errors import TierCacheError
 from tiercache.journal import Journal, StagedRecord
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
-from tiercache.model import Durability, ObjectStat, StagedState
+from tiercache.model import Durability, Key, ObjectStat, OriginId, StagedState
 from tiercache.origins.base import Origin
 from tiercache.staging import Staging
 from tiercache.writeback.commit import Adopts
@@ -46,7 +46,8 @@ class WriteBack:
     goes; the name may have a newer staged file by then. At recovery it may come for a second time. ``on_state`` is
     called at every change of a record's state, ``on_replaced`` when a file turns out to have been replaced just before
     a crash, and ``on_moved`` when a directory above it turns out to have been renamed: the file then waits for
-    ``rename`` or ``try_again``. None of them must block, nor must ``resolve_origin``. ``is_open`` tells whether a
+    ``rename`` or ``try_again``. ``on_kept`` is called when what a renamed file left under its old name is to stay
+    there. None of them must block, nor must ``resolve_origin``. ``is_open`` tells whether a
     program has a file open for writing.
     """
 
@@ -64,6 +65,7 @@ class WriteBack:
         on_state: Callable[[StagedRecord], None] = lambda record: None,
         on_replaced: Callable[[StagedRecord], None] = lambda record: None,
         on_moved: Callable[[StagedRecord], None] = lambda record: None,
+        on_kept: Callable[[StagedRecord], None] = lambda record: None,
         upload_delay_s: float = 0.0,
         uploads: Callable[[StagedRecord], bool] = profile_uploads,
         is_open: Callable[[StagedRecord], bool] = lambda record: False,
@@ -85,6 +87,7 @@ class WriteBack:
             on_state=on_state,
             on_replaced=on_replaced,
             on_moved=on_moved,
+            on_kept=on_kept,
             order=self._order,
             delay_s=upload_delay_s,
             rng=rng or random.Random(),
@@ -105,7 +108,8 @@ class WriteBack:
         self.settle, self.settle_below, self.staged_ids = names.settle, names.settle_below, names.staged_ids
         waits = Waits(journal, staging, self._uploader, uploads)
         self.wait, self.error_of = waits.wait, waits.error_of
-        self.would_wait = self._order.would_wait
+        self.give_back, self.removes_still = self._uploader.retractions.give_back, names.removes_still
+        self.is_all_there_is = self._uploader.heirs.stand_in
         self._uploader.on_superseded = waits.superseded
         self.spills = Spills(journal, staging, self._uploader.pace, metrics, on_commit, self._uploader.turns.add)
         waits.is_spilling = lambda: self.spills.sending
@@ -115,6 +119,10 @@ class WriteBack:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Upload what is sealed, until cancelled."""
         await self._uploader.run(task_status=task_status)
+
+    def would_wait(self, origin: OriginId, key: Key, link_target: bytes = b"") -> bool:
+        """Whether a file, or a symlink to ``link_target``, that took this name now would have to wait for others."""
+        return self._order.would_wait(origin, key, link_target) or self._uploader.heirs.are_awaited(origin, key)
 
     async def flush(self) -> None:
         """The origin was changed, and the journal's records follow: durable on return, unless the journal fails. Then
@@ -178,6 +186,9 @@ class WriteBack:
             self._staging.closed(staged_id)
         for record in plan.committed:
             await self._uploader.finish(record, b"")
+        for record in self._journal.records():
+            if record.state is StagedState.LOST:
+                self.give_back(record.id)
         for record in [*plan.queued, *self._journal.retractions()]:
             self._uploader.turns.add(record)
         for record in plan.discarded:
