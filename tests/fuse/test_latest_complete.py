@@ -56,3 +56,22 @@ def test_a_checkpoint_that_is_not_at_the_origin_yet_is_none(
                 assert not os.path.lexists(mountpoint / LATEST)
     finally:
         engine.stop()
+
+
+def test_a_symlink_to_an_absolute_path_in_the_mount_goes_up_after_its_target(
+    s3: Source, driver: str, mountpoint: Path, tmp_path: Path
+) -> None:
+    engine = EngineProcess(tmp_path / "own-cache", **{"staging.upload_delay_s": 600})
+    try:
+        for mounted in mounted_for(engine, s3, mountpoint, driver):
+            save(mountpoint / "checkpoint-1", "model.pt")
+            targets = {"latest": str(mountpoint / "checkpoint-1"), "elsewhere": str(tmp_path / "checkpoint-1")}
+            for name, target in targets.items():
+                os.symlink(target, mountpoint / name)
+            assert (mountpoint / "latest" / "model.pt").read_bytes() == b"model.pt"
+            assert s3.names() == {"elsewhere"}
+            mounted.drain()
+            assert s3.names() == {"checkpoint-1/model.pt", *targets}
+            assert {name: os.readlink(mountpoint / name) for name in targets} == targets
+    finally:
+        engine.stop()

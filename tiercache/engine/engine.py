@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -206,6 +207,7 @@ class Engine:
             upload_delay_s=config.staging.upload_delay_s,
             uploads=self.uploads,
             is_open=self._is_open,
+            locate=self._locate,
         )
         self.mounts = Mounts(self, nursery)
         self.warmups = Warmups(self, nursery)
@@ -301,6 +303,11 @@ class Engine:
         tree = self.trees.get(record.origin)
         live = tree.live.get(record.inode) if tree is not None else None
         return (live is not None and live.writers > 0) or self.mounts.inherited_for_writing(record)
+
+    def _locate(self, origin: OriginId, path: bytes) -> Key | None:
+        """What an absolute path stands for inside an origin, if it lies in a mount of it."""
+        held = self.mounts.holding(os.fsdecode(path)) if path.startswith(b"/") else None
+        return held[1] if held is not None and held[0].namespace.origin_id == origin else None
 
     def _is_written_still(self, record: StagedRecord) -> bool:
         """Of what an earlier engine left, in a mount that outlived it, or mapped from one that is gone."""

@@ -207,7 +207,9 @@ class Stages:
             await self._staging.reserve(staged.id, len(entry.link_target))
             staged.write(0, entry.link_target)
             record = self._record(key, entry, staged, ConditionKind.IF_ABSENT, published=True, in_place=False)
-            await self._journal.note(put=[record._replace(link_target=entry.link_target)], undo=True)
+            place = self._writeback.locate(self._tree.origin_id, entry.link_target)
+            record = record._replace(link_target=entry.link_target, link_place=place)
+            await self._journal.note(put=[record], undo=True)
         except BaseException:
             self._staging.delete(staged.id)
             raise

@@ -152,6 +152,9 @@ class StagedRecord(NamedTuple):
     link_target: bytes = b""
     """It is a symlink to this, which the staged file holds too; b"" for a file."""
 
+    link_place: Key | None = None
+    """What a symlink to an absolute path stood for inside the origin when it was made, if it lay in a mount of it."""
+
     first_seal: int = 0
     """Number of the first seal since the origin had all bytes of the name, be it of an earlier staged file of the name
     whose place this one took; 0 before."""

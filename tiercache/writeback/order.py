@@ -19,7 +19,8 @@ class Order:
     somebody sees to that file. A symlink waits in the same way for what it points to. Those that wait themselves go up
     in the order in which they were sealed.
 
-    What has been open for writing all the time (a log) is not waited for; ``is_open`` tells whether a file is."""
+    What has been open for writing all the time (a log) is not waited for; ``is_open`` tells whether a file is.
+    ``locate`` tells what an absolute path on this node stands for inside an origin."""
 
     def __init__(
         self,
@@ -27,18 +28,20 @@ class Order:
         patterns: Sequence[str],
         uploads: Callable[[StagedRecord], bool],
         is_open: Callable[[StagedRecord], bool],
+        locate: Callable[[OriginId, bytes], Key | None],
     ) -> None:
         self._journal = journal
         self._patterns = tuple(patterns)
         self.uploads = uploads
         self.is_open = is_open
+        self.locate = locate
         # For a file that waits, by the number under which it has its name: what may still be in its way.
         self._ahead: dict[int, tuple[int, list[int]]] = {}
 
     def ahead_of(self, record: StagedRecord) -> StagedRecord | None:
         """A file that the origin must have before this one, None when nothing is in the way (any more). The journal is
         gone through when those that were found the last time have gone up, however often it is asked."""
-        if record.state is StagedState.CANCELLED or self._stands_for(record.key, record.link_target) is None:
+        if record.state is StagedState.CANCELLED or not self.may_wait(record):
             return None
         rank, ahead = self._ahead.get(record.id, (-1, []))
         if rank == record.rank:
@@ -60,7 +63,7 @@ class Order:
 
     def may_wait(self, record: StagedRecord) -> bool:
         """Whether it is one of those that have others ahead."""
-        return self._stands_for(record.key, record.link_target) is not None
+        return self._stands_for(record) is not None
 
     def forget(self, staged_id: int) -> None:
         """The file has gone up, or is gone."""
@@ -68,13 +71,18 @@ class Order:
 
     def would_wait(self, origin: OriginId, key: Key, link_target: bytes = b"") -> bool:
         """Whether a file, or a symlink to ``link_target``, that took this name now would have others ahead."""
-        place = self._stands_for(key, link_target)
+        place = self._place_of(key, link_target, self.locate(origin, link_target) if link_target else None)
         return place is not None and any(
             self._concerns(other, origin, place) and self._is_waited_for(other) for other in self._journal.records()
         )
 
-    def _stands_for(self, key: Key, link_target: bytes) -> Key | None:
+    def _stands_for(self, record: StagedRecord) -> Key | None:
         """The directory, or file, whose bytes are to be there before; None if none has to be."""
+        return self._place_of(record.key, record.link_target, record.link_place)
+
+    def _place_of(self, key: Key, link_target: bytes, link_place: Key | None) -> Key | None:
+        if link_target.startswith(b"/"):
+            return link_place
         if link_target:
             return _pointed_to(key, link_target)
         return parent_of(key) if self.announces(key) else None
@@ -93,10 +101,10 @@ class Order:
 
     def _is_still_ahead(self, other: StagedRecord, record: StagedRecord) -> bool:
         """The same for one that was ahead: that it is sealed only now, or again, changes nothing."""
-        place = self._stands_for(record.key, record.link_target)
+        place = self._stands_for(record)
         if place is None or not self._concerns(other, record.origin, place):
             return False
-        if self._stands_for(other.key, other.link_target) is None:
+        if not self.may_wait(other):
             return True
         # By their last seals, so that of two that are opened again neither waits for the other.
         return other.rank < record.rank and other.state is not StagedState.STAGED
@@ -115,8 +123,6 @@ class Order:
 
 
 def _pointed_to(key: Key, target: bytes) -> Key | None:
-    """What a symlink points to inside the origin; None where that is outside, or cannot be told."""
-    if target.startswith(b"/"):
-        return None
+    """What a symlink with a relative target points to inside the origin; None where that is outside."""
     place = posixpath.normpath(posixpath.join(parent_of(key), target))
     return None if place == b".." or place.startswith(b"../") else b"" if place == b"." else place

@@ -48,7 +48,7 @@ class WriteBack:
     a crash, and ``on_moved`` when a directory above it turns out to have been renamed: the file then waits for
     ``rename`` or ``try_again``. ``on_kept`` is called when what a renamed file left under its old name is to stay
     there. None of them must block, nor must ``resolve_origin``. ``is_open`` tells whether a
-    program has a file open for writing.
+    program has a file open for writing, ``locate`` what an absolute path on this node stands for inside an origin.
     """
 
     def __init__(
@@ -69,12 +69,14 @@ class WriteBack:
         upload_delay_s: float = 0.0,
         uploads: Callable[[StagedRecord], bool] = profile_uploads,
         is_open: Callable[[StagedRecord], bool] = lambda record: False,
+        locate: Callable[[OriginId, bytes], Key | None] = lambda origin, path: None,
         rng: random.Random | None = None,
     ) -> None:
         self._journal = journal
         self._staging = staging
         self._uploads = uploads
-        self._order = Order(journal, upload.last, uploads, is_open)
+        self._order = Order(journal, upload.last, uploads, is_open, locate)
+        self.locate = locate
         self._uploader = Uploader(
             journal,
             staging,
