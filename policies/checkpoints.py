@@ -34,6 +34,10 @@ class SavedFile(NamedTuple):
     """As in ``status``: clean, staged, sealed, uploading, conflict, lost."""
     writing: bool = False
     """Whether somebody has it open for writing."""
+    announces: bool = False
+    """Whether its name tells that the others are there."""
+    changed_ns: int = 0
+    """When it was written, or got its name, as far as that is known."""
 
 
 class Checkpoint(NamedTuple):
@@ -65,9 +69,19 @@ def has_manifest(names: Iterable[bytes]) -> bool:
     return any(name == DCP_METADATA or name.endswith(INDEX_SUFFIX) for name in names)
 
 
-def judge(name: bytes, files: Sequence[SavedFile], *, level: Durability) -> Checkpoint:
+class Settling(NamedTuple):
+    """How long nothing may have changed in a checkpoint of which no file announces the others."""
+
+    needed_s: float
+    now_ns: int
+
+
+def judge(
+    name: bytes, files: Sequence[SavedFile], *, level: Durability, settling: Settling | None = None
+) -> Checkpoint:
     """The checkpoint ``name`` of these files. It is complete when nothing is missing of what its format wants, nobody
-    writes to it, and every file has reached ``level``."""
+    writes to it, every file has reached ``level``, and it has settled. ``settling`` is None where there is nothing to
+    settle, as in a checkpoint of one file."""
     reached = min((file.level for file in files), default=Durability.MEMORY)
     return Checkpoint(
         name,
@@ -75,8 +89,21 @@ def judge(name: bytes, files: Sequence[SavedFile], *, level: Durability) -> Chec
         sum(file.size_bytes for file in files),
         max((file.mtime_ns for file in files), default=0),
         reached,
-        _lacks(name, files, reached, level),
+        _lacks(name, files, reached, level) or _unsettled(name, files, settling),
     )
+
+
+def _unsettled(checkpoint: bytes, files: Sequence[SavedFile], settling: Settling | None) -> str:
+    # One further down tells of its own directory.
+    announcing = {file.name for file in files if file.announces and b"/" not in file.name}
+    if _TRAINER.fullmatch(checkpoint):
+        announcing = {name for name in announcing if not name.endswith(INDEX_SUFFIX)}  # others follow it there
+    if settling is None or announcing:
+        return ""
+    # Another machine's clock may be ahead a little.
+    if any(abs(settling.now_ns - file.changed_ns) < settling.needed_s * 1e9 for file in files):
+        return f"changed less than {settling.needed_s:g} s ago, and no file in it tells that all are there"
+    return ""
 
 
 def _lacks(checkpoint: bytes, files: Sequence[SavedFile], reached: Durability, level: Durability) -> str:

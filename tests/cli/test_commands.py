@@ -198,7 +198,7 @@ def test_settings_that_the_running_engine_has_are_taken_however_they_are_spelled
 
 def test_checkpoints_are_listed_with_what_they_lack(tiercache: Command, origin: Path, mountpoint: Path) -> None:
     (origin / "checkpoint-1").mkdir()
-    (origin / "checkpoint-1" / "model.pt").write_bytes(b"1" * 2048)
+    (origin / "checkpoint-1" / "trainer_state.json").write_bytes(b"1" * 2048)
     tiercache.good(*tiercache.here("mount", origin, mountpoint))
     (mountpoint / "checkpoint-2").mkdir()
     with open(mountpoint / "checkpoint-2" / "model.pt", "wb") as file:

@@ -6,6 +6,7 @@ import pytest
 
 from rig.engine_ground import Ground, run, write_file
 from rig.interposed_origin import interpose
+from tiercache.engine.entries import now_ns
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import Absent, NotDirectory
 
@@ -105,5 +106,39 @@ def test_no_directory_and_no_checkpoint_are_told_apart(ground: Ground) -> None:
                 await names.checkpoints.list(ground.key("none"))
             with pytest.raises(NotDirectory):
                 await names.checkpoints.latest(ground.key("a"))
+
+    run(scenario)
+
+
+def test_between_two_files_that_nothing_announces_a_checkpoint_is_not_complete(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later_ns = 0
+    monkeypatch.setattr("tiercache.engine.checkpoints.now_ns", lambda: now_ns() + later_ns)
+    ground.put("checkpoint-1/.metadata", b"1")
+
+    async def scenario() -> None:
+        nonlocal later_ns
+        async with ground.engine(checkpoints={"settle_s": 600}) as (engine, names):
+            await names.mkdir(ground.key("checkpoint-2"), mode=0o755, uid=0, gid=0)
+            for name in ("a", "b"):
+                await write_file(names, ground.key(f"checkpoint-2/{name}"), b"2")
+                await engine.drain(30)
+                lacks = "changed less than 600 s ago, and no file in it tells that all are there"
+                assert await told(names, ground) == [
+                    ("checkpoint-2", "origin", lacks),
+                    ("checkpoint-1", "origin", ""),
+                ]
+                assert await latest(names, ground) == "checkpoint-1"
+            await write_file(names, ground.key("checkpoint-3.ckpt"), b"one file")
+            await engine.drain(30)
+            assert await latest(names, ground) == "checkpoint-3.ckpt"
+            await names.unlink(ground.key("checkpoint-3.ckpt"), keep_directory=True)
+            later_ns = 601_000_000_000
+            assert await latest(names, ground) == "checkpoint-2"
+            later_ns = 0
+            await write_file(names, ground.key("checkpoint-2/latest"), b"2")
+            await engine.drain(30)
+            assert await latest(names, ground) == "checkpoint-2"
 
     run(scenario)

@@ -337,7 +337,7 @@ def test_a_pipe_is_listed_and_never_opened(local: Ground) -> None:
 
 
 def test_the_latest_complete_checkpoint_is_told(ground: Ground) -> None:
-    for name in ("checkpoint-9/model.pt", "checkpoint-10/__0_0.distcp", "notes.txt"):
+    for name in ("checkpoint-9/trainer_state.json", "checkpoint-10/__0_0.distcp", "notes.txt"):
         ground.fs.pipe_file(f"{ground.path}/{name}", b"12345")
     ground.drain()
     assert ground.fs.latest_complete(ground.path) == f"{ground.path}/checkpoint-9"

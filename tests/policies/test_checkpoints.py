@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiercache.model import Durability
-from tiercache.policies.checkpoints import SavedFile, has_manifest, in_order, judge, matches
+from tiercache.policies.checkpoints import SavedFile, Settling, has_manifest, in_order, judge, matches
 
 
 def saved(
@@ -115,3 +115,28 @@ def test_a_manifest_makes_a_directory_a_checkpoint() -> None:
     assert has_manifest([b"a", b".metadata"])
     assert has_manifest([b"model.safetensors.index.json"])
     assert not has_manifest([b"a", b"index.json.bak", b"metadata"])
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "announcing", "age_s", "whole"),
+    [
+        (b"c", "", 5, False),
+        (b"c", "", -5, False),  # by another machine's clock
+        (b"c", "", 10, True),
+        (b"c", ".metadata", 5, True),
+        (b"checkpoint-7", "model.safetensors.index.json", 5, False),
+        (b"checkpoint-7", "trainer_state.json", 5, True),
+        (b"checkpoint-7", ".metadata", 5, True),
+        (b"c", "optimizer/.metadata", 5, False),
+    ],
+)
+def test_a_checkpoint_that_nothing_announces_has_to_settle(
+    checkpoint: bytes, announcing: str, age_s: int, whole: bool
+) -> None:
+    now_ns = 1_000_000_000_000
+    files = [saved("a")._replace(changed_ns=now_ns - age_s * 1_000_000_000), saved("b")]
+    if announcing:
+        files.append(saved(announcing)._replace(announces=True))
+    judged = judge(checkpoint, files, level=Durability.ORIGIN, settling=Settling(10.0, now_ns))
+    wanted = "" if whole else "changed less than 10 s ago, and no file in it tells that all are there"
+    assert judged.lacks == wanted

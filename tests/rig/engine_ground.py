@@ -51,6 +51,7 @@ class Ground:
                 "nvme": {"capacity": "256MiB", "free_space_floor": 0},
                 "staging": {"capacity": "256MiB"},
                 "engine": {"stop_drain_s": 0},
+                "checkpoints": {"settle_s": 0},
                 **self.settings,
                 **settings,
             }

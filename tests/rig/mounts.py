@@ -91,6 +91,7 @@ class EngineProcess:
             "nvme.free_space_floor": "0",
             "staging.capacity": "512MiB",
             "fetch.retry_deadline_s": 2,
+            "checkpoints.settle_s": 0,
         }
         self.config = load_config(None, {"cache_dir": str(cache_dir), **sizes, **settings})
         self.client = Client(self.config)

@@ -179,6 +179,8 @@ class CheckpointsConfig(Section):
     """So many of the newest complete ones of a directory that were written here stay in the NVMe tier."""
     level: Literal["memory", "local", "origin"] = "origin"
     """A checkpoint is complete when all of its files have reached this."""
+    settle_s: Annotated[Duration, Field(le=3600)] = 10.0
+    """And when nothing in it has changed for so long, where no file in it tells that all are there."""
 
 
 class MetricsConfig(Section):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiercache.config import CheckpointsConfig
+from tiercache.engine.entries import now_ns
 from tiercache.errors import Absent, NotDirectory
 from tiercache.model import Durability, Entry, Key, Kind, join, name_of, parent_of
-from tiercache.policies.checkpoints import Checkpoint, SavedFile, has_manifest, in_order, judge, matches
+from tiercache.policies.checkpoints import Checkpoint, SavedFile, Settling, has_manifest, in_order, judge, matches
 
 if TYPE_CHECKING:
     from tiercache.engine.namespace import Namespace
@@ -23,9 +24,11 @@ LOOKED_INTO_MAX = 256
 class Checkpoints:
     """Of one namespace. Looks at names and the journal; changes nothing."""
 
-    def __init__(self, namespace: Namespace, settings: CheckpointsConfig) -> None:
+    def __init__(self, namespace: Namespace, settings: CheckpointsConfig, announces: Callable[[Key], bool]) -> None:
+        """``announces``: whether a name tells that others are there."""
         self._namespace = namespace
         self._settings = settings
+        self._announces = announces
 
     async def list(self, directory: Key) -> list[Checkpoint]:
         """All checkpoints directly in ``directory``, the latest first. Absent, NotDirectory."""
@@ -71,13 +74,27 @@ class Checkpoints:
 
     async def _judged(self, directory: Key, name: bytes, entry: Entry) -> Checkpoint:
         root = join(directory, name)
+        level = Durability[self._settings.level.upper()]
         if entry.kind is Kind.FILE:
-            files = [_saved(self._namespace, name, entry)]
-        else:
-            below = await _below(self._namespace, root)
-            start = len(root) + 1 if root else 0
-            files = [_saved(self._namespace, k[start:], e) for k, e in below if e.kind is Kind.FILE]
-        return judge(name, files, level=Durability[self._settings.level.upper()])
+            return judge(name, [self._saved(name, entry)], level=level)
+        below = await _below(self._namespace, root)
+        start = len(root) + 1 if root else 0
+        files = [self._saved(k[start:], e) for k, e in below if e.kind is Kind.FILE]
+        return judge(name, files, level=level, settling=Settling(self._settings.settle_s, now_ns()))
+
+    def _saved(self, name: bytes, entry: Entry) -> SavedFile:
+        writes = self._namespace.writes
+        live = self._namespace.tree.live.get(entry.inode)
+        return SavedFile(
+            name,
+            entry.size_bytes,
+            entry.mtime_ns,
+            writes.durable(entry),
+            writes.state(entry),
+            writing=live is not None and live.writers > 0,
+            announces=self._announces(name),
+            changed_ns=max(entry.mtime_ns, entry.ctime_ns),
+        )
 
 
 def told(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -95,13 +112,6 @@ def told(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _latest_first(found: dict[bytes, Entry]) -> list[bytes]:
     return in_order(found, {name: entry.mtime_ns for name, entry in found.items()})
-
-
-def _saved(namespace: Namespace, name: bytes, entry: Entry) -> SavedFile:
-    writes = namespace.writes
-    live = namespace.tree.live.get(entry.inode)
-    writing = live is not None and live.writers > 0
-    return SavedFile(name, entry.size_bytes, entry.mtime_ns, writes.durable(entry), writes.state(entry), writing)
 
 
 async def _children(namespace: Namespace, directory: Key) -> list[tuple[bytes, Entry]]:

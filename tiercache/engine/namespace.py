@@ -57,7 +57,7 @@ class Namespace:
         self.resumption = Resumption(tree, self.names, self.files, self.changes, self.renames, parts)
         self.attributes = AttributeChanges(tree, self.names, self.files, self.writes)
         self.xattrs = Xattrs(self)
-        self.checkpoints = Checkpoints(self, parts.checkpoints)
+        self.checkpoints = Checkpoints(self, parts.checkpoints, parts.writeback.trees.announces)
 
     @property
     def origin_id(self) -> OriginId:
