@@ -27,8 +27,10 @@ TTL_S = 0.2
 class Hanging:
     """A mounted bucket whose store answers nothing any more."""
 
-    def __init__(self, tiercache: Command, mountpoint: Path, bucket: Bucket) -> None:
+    def __init__(self, tiercache: Command, mountpoint: Path, bucket: Bucket, looking: threading.Thread) -> None:
         self.tiercache, self.mountpoint, self.bucket = tiercache, mountpoint, bucket
+        self.looking = looking
+        """A program that waits for the store."""
 
     def timed(self, *arguments: str | Path, **environment: str) -> tuple[int, str, str]:
         """Status, output and errors of a command, which must not take long."""
@@ -71,7 +73,8 @@ def hanging(
     looking = threading.Thread(target=lambda: os.path.exists(mountpoint / "run" / "deep" / "other"), daemon=True)
     looking.start()
     assert asked.wait(PATIENCE_S)
-    yield Hanging(tiercache, mountpoint, s3_bucket)
+    hanging = Hanging(tiercache, mountpoint, s3_bucket, looking)
+    yield hanging
     end.set()
     s3_proxy.clear()
     looking.join()
@@ -109,6 +112,15 @@ def test_a_drain_of_everything_keeps_its_deadline(hanging: Hanging, command: str
     assert status == 3, (out, err)
     assert "1 file is not in the origin, but kept in the journal" in err
     assert "/run/new: " in out
+
+
+def test_umount_keeps_its_deadline_and_does_not_wait_for_who_waits_in_the_mount(hanging: Hanging) -> None:
+    status, out, err = hanging.timed("umount", hanging.mountpoint, "--lazy", "--deadline", "2")
+    assert status == 3, (out, err)
+    assert "1 file is not in the origin, but kept in the journal" in err
+    assert not os.path.ismount(hanging.mountpoint)
+    hanging.looking.join(PATIENCE_S)
+    assert not hanging.looking.is_alive()
 
 
 @pytest.mark.parametrize("command", ["drain", "stop", "umount"])

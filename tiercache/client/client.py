@@ -114,14 +114,10 @@ class Client:
         """Wait until what is at or below local paths under mounts, or URLs, has reached a level; everything where no
         path is given. ``askers``: client, options and profile with which a URL is to be opened if it is not open.
         ``left`` tells of each file that has not why."""
-        answer: dict[str, Any] = self.request(
-            "drain_paths",
-            on_progress=on_progress,
-            paths=list(paths),
-            level=level,
-            deadline_s=deadline_s,
-            askers=dict(askers or {}),
-        )
+        arguments: dict[str, Any] = {"paths": list(paths), "level": level, "deadline_s": deadline_s}
+        if askers:  # an engine of an earlier release knows them not
+            arguments["askers"] = dict(askers)
+        answer: dict[str, Any] = self.request("drain_paths", on_progress=on_progress, **arguments)
         return answer
 
     def stop(self, *, drained: bool = False) -> None:

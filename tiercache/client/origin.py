@@ -193,7 +193,9 @@ class RemoteOrigin:
         """Wait until what is at or below the keys, or what links there lead to, has reached a level; ``""``: what fsync
         promises of each file. ``left`` tells of each file that has not why, ``in_time`` whether the deadline was the
         reason. Absent for a key that is not there, if it ``must_exist``."""
-        arguments = {"keys": list(keys), "level": level, "deadline_s": deadline_s, "must_exist": must_exist}
+        arguments: dict[str, Any] = {"keys": list(keys), "level": level, "deadline_s": deadline_s}
+        if not must_exist:  # an engine of an earlier release asks for no name
+            arguments["must_exist"] = False
         answer: dict[str, Any] = self._exchange("wait_durable", arguments, idempotent=True, on_progress=on_progress)
         return answer
 
