@@ -75,15 +75,16 @@ class Installed(NamedTuple):
 def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel in a new virtual environment, where only binaries of the dependencies are allowed."""
     folder = tmp_path_factory.mktemp("venv")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, capture_output=True)
     python = folder / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TIERCACHE_"))}
     environment["HOME"] = str(folder)
     environment["CC"] = environment["CXX"] = "/bin/false"
     installed = Installed(python, folder / "bin" / "tiercache", environment)
+    # By our pip, and without bytecode of what is imported once at most: that is most of the time.
     result = installed.run(
-        str(python), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
-        "--only-binary", ":all:", str(distributions[1]),
+        sys.executable, "-P", "-m", "pip", "--python", str(python), "install", "--quiet", "--no-input",
+        "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", str(distributions[1]),
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return installed
