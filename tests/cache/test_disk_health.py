@@ -238,6 +238,29 @@ def test_a_disk_that_fails_under_its_readers_is_no_error_to_them(rig: Rig, tmp_p
         run(lambda: play(disk))
 
 
+def test_a_disk_that_fails_is_noticed_although_the_kernel_alone_reads_it(rig: Rig, tmp_path: Path) -> None:
+    versions = put_all(rig, *map(str, range(FAILURES_BEFORE_OUT)))
+
+    async def play(disk: FailingDisk) -> None:
+        async with rig.start() as running:
+            await read_all(running, versions)
+            disk.fail()
+            for version in versions.values():
+                if not running.nvme.works:
+                    break
+                assert running.cache.open_local(version) is not None  # which the kernel reads from then on
+                errors = running.figure("tier_errors_total", "nvme")
+                running.cache.probe()
+                while running.figure("tier_errors_total", "nvme") == errors:
+                    await trio.lowlevel.checkpoint()
+            assert running.figure("tier_state", "nvme") == DiskState.OUT
+            assert all(running.cache.open_local(version) is None for version in versions.values())
+            await read_all(running, versions)
+
+    with failing_disk(tmp_path / Tier.NVME.label, 64) as disk:
+        run(lambda: play(disk))
+
+
 def test_a_slow_disk_is_read_past(rig: Rig) -> None:
     clock = Clock()
     versions = put_all(rig, "a")

@@ -9,11 +9,13 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rig.failing_disk import failing_disk
 from rig.faultproxy import FaultProxy
 from rig.mounts import EngineProcess, Mounted, Source, mounted_for, refused, wait_for
 from tiercache.model import BLOCK_SIZE_BYTES
@@ -142,3 +144,33 @@ def test_a_store_that_hangs_does_not_stop_other_files(faulty: Mounted, s3_proxy:
     gate.open()
     reader.join()
     assert found == [DATA]
+
+
+def test_new_opens_go_past_a_cache_disk_that_fails_under_the_kernel(
+    tmp_path: Path, posix: Source, driver: str, mountpoint: Path
+) -> None:
+    """Programs get errors from it until that is noticed, and not from then on."""
+    data = {name: random.Random(name).randbytes(1_000_000) for name in "abcd"}
+    for name, content in data.items():
+        posix.put(name, content)
+    (tmp_path / "cache").mkdir()
+    with failing_disk(tmp_path / "cache" / "nvme", 64) as disk:
+        engine = EngineProcess(tmp_path / "cache", **{"ram.capacity": 0, "staging.capacity": "16MiB"})
+        for mounted in mounted_for(engine, posix, mountpoint, driver):
+            for _ in range(2):
+                assert {name: (mounted.path / name).read_bytes() for name in data} == data
+            disk.fail()
+            Path("/proc/sys/vm/drop_caches").write_text("1")
+            wait_for(lambda: found(mountpoint, data) == data, deadline_s=20)
+            assert found(mountpoint, data) == data
+            disk.heal()
+        engine.stop()
+
+
+def found(directory: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Those that can be read, and never other bytes."""
+    whole = {}
+    for name in names:
+        with suppress(OSError):
+            whole[name] = (directory / name).read_bytes()
+    return whole

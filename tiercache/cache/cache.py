@@ -13,6 +13,7 @@ import trio
 from tiercache.cache.copies import Copies
 from tiercache.cache.fetch import Fetcher
 from tiercache.cache.fill import Filler
+from tiercache.cache.lent_copies import LentCopies
 from tiercache.cache.move import adopt, rebind, take_out
 from tiercache.cache.opening import Opened, Openings
 from tiercache.cache.overflow import Overflow
@@ -81,6 +82,7 @@ class Cache:
             metrics=metrics,
             trusting=self._trusting,
         )
+        self._lent_copies = LentCopies(self._copies, nursery)
         self._nursery = nursery
         if Tier.NVME in by_speed:
             by_speed[Tier.NVME].on_out = self._disk_is_out
@@ -102,7 +104,10 @@ class Cache:
     def open_local(self, version: VersionRef, *, on_nvme: bool = False) -> int | None:
         """A descriptor of a complete, checked copy (the fastest, or the one on the NVMe tier), counted as a hit. It
         stays the cache's, and is good until the next call. None where there is none, always with ``verify="read"``."""
-        return self._reader.open_local(version, on_nvme=on_nvme) if self._trusting else None
+        fd = self._reader.open_local(version, on_nvme=on_nvme) if self._trusting else None
+        if fd is not None:
+            self._lent_copies.opened(version)
+        return fd
 
     def expect_read(self, version: VersionRef, length: int) -> bool:
         """Let the disk begin to read the first ``length`` bytes of a complete, checked copy. It counts as no hit, and
@@ -252,7 +257,8 @@ class Cache:
             self.probe()
 
     def probe(self) -> None:
-        """Look at disks that are out of use, where that is due."""
+        """Look at disks that are out of use, where that is due, and at one of which the kernel reads by itself."""
+        self._lent_copies.look()
         for tier in self._copies.tiers.values():
             if tier.probe_is_due:
                 tier.begin_probe()
