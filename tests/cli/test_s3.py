@@ -200,7 +200,7 @@ def test_links_inside_a_mounted_bucket_are_followed(
     tiercache: Command, s3_bucket: Bucket, mountpoint: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """Those to a directory on the way, to a file, to an absolute path in the mount, and the latest checkpoint."""
-    delayed = ("--set", "staging.upload_delay_s=1h")
+    delayed = ("--set", "staging.upload_delay_s=1h", "--set", "checkpoints.settle_s=0")
     tiercache.good(*tiercache.here("mount", f"{s3_bucket.url}/run", mountpoint, *delayed), **environment)
     (mountpoint / "disk" / "step-1").mkdir(parents=True)
     (mountpoint / "runs").mkdir()
