@@ -15,6 +15,7 @@ import trio
 
 from rig.writing_desk import Desk, Shelf
 from tiercache.cache import VersionRef
+from tiercache.errors import Lost
 from tiercache.origins.base import Origin
 
 PATIENCE_S = 30.0
@@ -126,8 +127,8 @@ async def is_stopped(power: Power, work: Callable[[], Awaitable[None]]) -> bool:
     try:
         await work()
     except BaseExceptionGroup as group:
-        # Whoever had not heard of it yet met descriptors that were closed meanwhile.
-        stops, rest = group.split((Stop, OSError) if power.off else Stop)
+        # Whoever had not heard of it yet met descriptors that were closed meanwhile, or a file that had just left.
+        stops, rest = group.split((Stop, OSError, Lost) if power.off else Stop)
         if rest is not None:
             raise rest from None
         assert stops is not None
