@@ -15,6 +15,7 @@ import trio
 import trio.testing
 import xxhash
 
+from rig.small_disk import free_bytes, small_disk
 from rig.writing_desk import in_trio
 from tiercache.errors import Broken, JournalDamaged, NoSpace
 from tiercache.journal import (
@@ -278,25 +279,75 @@ async def test_what_was_pending_at_another_boot_means_nothing(tmp_path: Path) ->
 
 
 @in_trio
-async def test_after_a_note_that_failed_older_ones_are_not_believed(
+async def test_what_was_noted_before_the_disk_was_full_survives_a_kill(tmp_path: Path) -> None:
+    """Somebody was told of it; of what comes later nobody is before a commit."""
+    with small_disk(tmp_path / "disk", 1) as disk:
+        journal = Journal(disk / "journal")
+        await journal.put(record(1))
+        journal.put_later(put=[record(1)._replace(key=b"older")])
+        filler = disk / "filler"
+        filler.write_bytes(bytes(free_bytes(disk)))
+        number = 2
+        while journal.note_now([record(number)]):  # what is left of the last page
+            number += 1
+        journal.put_later(put=[record(1)._replace(key=b"newer")])
+        be_killed(journal)
+        filler.unlink()
+        again = Journal(disk / "journal")
+        expected = [record(1)._replace(key=b"older"), *map(record, range(2, number))]
+        assert list(again.records()) == expected
+        again.put_later(put=[record(number)])
+        be_killed(again)
+        third = Journal(disk / "journal")
+        assert list(third.records()) == [*expected, record(number)]
+        third.close()
+
+
+@in_trio
+async def test_a_commit_after_a_note_that_failed_covers_all_that_was_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full: what is noted must be all that happened, or nothing."""
-    journal = Journal(tmp_path / "journal")
-    await journal.put(record(1))
-    journal.put_later(put=[record(1)._replace(key=b"older")])
+    journal = FailingJournal(tmp_path / "journal")
+    journal.put_later(put=[record(1)])
+    journal.failures = [lmdb.Error("not now")]
+    with pytest.raises(Broken):
+        await journal.flush()
+    journal.put_later(put=[record(2)])  # noted beside what the commit did not cover
     with monkeypatch.context() as full:
         full.setattr("tiercache.journal.pending.os.write", lambda *_: 3)
-        journal.put_later(put=[record(1)._replace(key=b"newer")])
-    journal.put_later(put=[record(2)])
+        journal.put_later(put=[record(3)])
+    await journal.drop_many([1, 2])
+    assert journal.note_now([record(4)])
     be_killed(journal)
     again = Journal(tmp_path / "journal")
-    assert list(again.records()) == [record(1)]
-    again.put_later(put=[record(3)])
-    be_killed(again)
-    third = Journal(tmp_path / "journal")
-    assert [r.id for r in third.records()] == [1, 3]
-    third.close()
+    assert list(again.records()) == [record(3), record(4)]
+    again.close()
+
+
+@in_trio
+async def test_a_commit_does_not_cover_a_note_that_failed_while_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.put_later(put=[record(1)])
+    write = journal._write
+
+    def fail_meanwhile(*args: Any) -> None:
+        write(*args)
+        with monkeypatch.context() as full:
+            full.setattr("tiercache.journal.pending.os.write", lambda *_: 3)
+            trio.from_thread.run_sync(lambda: journal.put_later(put=[record(2)]))
+
+    monkeypatch.setattr(journal, "_write", fail_meanwhile)
+    await journal.flush()
+    monkeypatch.setattr(journal, "_write", write)
+    assert not journal.note_now([record(3)])
+    await journal.flush()
+    assert journal.note_now([record(3)])
+    be_killed(journal)
+    again = Journal(tmp_path / "journal")
+    assert list(again.records()) == [record(1), record(2), record(3)]
+    again.close()
 
 
 @in_trio

@@ -24,6 +24,7 @@ FORMAT: Final = b"tiercache-pending-1\n"
 _FRAME = struct.Struct("<QII")
 _CHANGE = struct.Struct("<QI")
 _NAMES: Final = ("pending.0", "pending.1")
+_BOTH: Final = -1
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,10 @@ class Pending:
         self._empty = [False, False]
         self._current = 0
         self._number = 0
+        self._failures = self._failures_covered = 0
         self.complete = True
-        """Whether every change since the last commit is here: after a failed write none of them may be believed."""
+        """Whether every change since the last commit is here. After a failed write what came before it is, and nothing
+        more is added: what comes after it is told to nobody before a commit."""
 
     def load(self) -> list[Change]:
         """What an engine of this boot left, in order. A frame that it could not end is the last of its file, and was
@@ -70,17 +73,24 @@ class Pending:
         data = _FRAME.pack(self._number, len(body), _crc(self._number, body)) + body
         if self._empty[self._current]:
             data = self._begin + data
+        file = self._files[self._current]
+        size_bytes = os.fstat(file).st_size
         try:
-            if os.write(self._files[self._current], data) != len(data):
+            if os.write(file, data) != len(data):
                 raise OSError("only a part was written")
             self._empty[self._current] = False
         except OSError as error:
-            log.warning("until the next commit a killed engine would lose what it was told since the last: %s", error)
+            log.warning("what is closed from now on waits for the journal's next commit: %s", error)
             self.complete = False
-            self._clear_both()
+            self._failures += 1
+            with suppress(OSError):  # a torn frame is the last of its file
+                os.ftruncate(file, size_bytes)
 
     def commit_begins(self) -> int:
         """All changes so far go into the commit that begins now; returns what to tell ``committed``."""
+        self._failures_covered = self._failures
+        if not self.complete:
+            return _BOTH  # changes that are not here are later than what is
         covered, other = self._current, 1 - self._current
         if self._empty[other]:
             self._current = other
@@ -90,8 +100,11 @@ class Pending:
 
     def committed(self, covered: int) -> None:
         """The commit succeeded."""
-        self._clear(covered)
-        self.complete = True
+        if covered == _BOTH:
+            self._clear_both()
+        else:
+            self._clear(covered)
+        self.complete = self._failures == self._failures_covered
 
     def clear(self) -> None:
         """Everything is durable."""
