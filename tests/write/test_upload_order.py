@@ -196,6 +196,27 @@ def test_a_manifest_is_kept_back_while_a_file_beside_it_cannot_go_up(desk: Desk,
     scenario(desk=desk)
 
 
+@pytest.mark.parametrize("in_mount", [True, False])
+@in_jumping_time
+async def test_a_symlink_to_an_absolute_path_in_a_mount_still_waits_after_a_restart(
+    tmp_path: Path, in_mount: bool
+) -> None:
+    """Whether the mount is back by then or not."""
+    desk = Desk(tmp_path)
+    directories(desk, "c")
+    shard = await desk.save("c/a", SHARD)
+    link = await desk.save("latest", b"/mnt/c")
+    place = desk.key("c") if in_mount else None
+    await desk.journal.put(desk.record(link)._replace(link_target=b"/mnt/c", link_place=place))
+    again = desk.again()
+    await again.write_back.recover()
+    again.origin.write_errors.append(Busy("503"))
+    async with again.running():
+        await again.write_back.wait([shard, link])
+    assert again.landed() == (["c/a", "latest"] if in_mount else ["latest", "c/a"])
+    again.close()
+
+
 @in_trio
 async def test_a_manifest_still_waits_after_a_restart(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
