@@ -118,6 +118,51 @@ def test_it_has_it_through_a_kill_of_the_engine_too(ground: Ground) -> None:
     run(look)
 
 
+@pytest.mark.parametrize("modified", [False, True])
+def test_so_it_does_when_the_directory_of_a_dirty_file_is_moved(ground: Ground, modified: bool) -> None:
+    ground.put("d/a", b"old")
+    ground.put("d/clean", b"clean")
+
+    async def scenario() -> None:
+        async with ground.engine(**SETTINGS) as (engine, names):
+            new = b"new" if not modified else b"old and new"
+            if modified:
+                handle = await names.open((await names.lookup(ground.key("d/a"))).inode, write=True)
+                await handle.write(3, b" and new")
+                await handle.flush()
+                await handle.close()
+            else:
+                await write_file(names, ground.key("d/a"), new)
+            watched = Watched(ground, names)
+            await move(names, ground, "d", "e")
+            assert await read_file(names, ground.key("e/a")) == new
+            assert contents(ground) == {"e/a": b"old", "e/clean": b"clean"}
+            await drained(engine)
+            assert contents(ground) == {"e/a": new, "e/clean": b"clean"}
+            assert watched.always(b"old", new)
+
+    run(scenario)
+
+
+def test_what_others_wrote_is_a_conflict_after_a_move_of_the_directory_too(ground: Ground) -> None:
+    ground.put("d/a", b"old")
+
+    async def scenario() -> None:
+        async with ground.engine(**SETTINGS) as (engine, names):
+            handle = await names.open((await names.lookup(ground.key("d/a"))).inode, write=True)
+            await handle.write(3, b" and new")
+            await handle.flush()
+            await handle.close()
+            ground.put("d/a", b"theirs")
+            await move(names, ground, "d", "e")
+            [left] = (await engine.drain(30)).left
+            assert [(r.id, r.state) for r in engine.journal.records()] == [(left, StagedState.CONFLICT)]
+            assert await read_file(names, ground.key("e/a")) == b"old and new"
+            assert contents(ground) == {"e/a": b"theirs"}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("how", ["written", "clean", "copied", "dirty"])
 def test_what_takes_the_old_name_goes_up_after_the_renamed_file(ground: Ground, how: str) -> None:
     ground.put("a", b"old")

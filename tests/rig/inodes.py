@@ -155,16 +155,6 @@ class Model:
             if any(is_in(name, place) for name in self._left(file)):
                 file.promises.pop(Loss.NODE, None)
 
-    def leave_dirty(self, directory: str) -> None:
-        """The objects of dirty files go with a directory that an object store moves, and are not copied."""
-        for file in self.losable:
-            promise = file.promises.get(Loss.NODE)
-            if promise is None or (len(promise.states) == 1 and self.count(file)):
-                continue
-            heir = self.heir(file)
-            if any(is_in(name, directory) for name, other in self.files.items() if other is heir):
-                del file.promises[Loss.NODE]
-
     def give_up_old_names(self, is_written: Callable[[File], bool]) -> None:
         """Another file has taken the old name of one that is not at the origin yet. It goes up after that one, unless
         that is open for writing, or they have exchanged their names."""

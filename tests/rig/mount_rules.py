@@ -197,7 +197,6 @@ class MountRules(Ends):
                 model.make_room(destination)
                 if self.store:
                     model.make_room(source)
-                    model.leave_dirty(source)
             model.move(source, destination)
             for writing in self.writings:
                 if writing.path.startswith(source + "/"):

@@ -15,7 +15,7 @@ from tiercache.engine.object_moves import ObjectMoves
 from tiercache.engine.parts import Parts
 from tiercache.engine.tree import Tree
 from tiercache.errors import TierCacheError
-from tiercache.journal import DirectoryMove, Intent, StagedRecord
+from tiercache.journal import DirectoryMove, Intent, Member, StagedRecord
 from tiercache.model import Capability, Entry, Key, Kind, StagedState, is_below, version_id
 from tiercache.writeback.succession import sent_while_written
 
@@ -86,16 +86,18 @@ class DirectoryMoves:
         intent = await self._objects.copy(
             source,
             target,
-            dirty={record.key for record in dirty if record.published},
+            dirty=any(record.published for record in dirty),
             target_stood=known is not None and known.kind is Kind.DIRECTORY,
         )
         await self._objects.delete(intent)
         # There is no way back from here: what the journal cannot write now follows with its next commit.
         etags = copied_etags(intent)
         self._writeback.replaced(left, etags)
+        members = {source + member.path: member for member in intent.members}
         for record in dirty:
+            base_etag = _copied_base(record, members.get(record.key))
             moved = moved_key(record.key, source, target)
-            await self._writeback.rename(record.id, moved, base_etag=etags.get(moved, ""), durable=False)
+            await self._writeback.rename(record.id, moved, base_etag=base_etag, durable=False)
         self._move_tree(source, target, etags, onto=False)
         self._writeback.trees.done(intent)
 
@@ -176,6 +178,15 @@ def follow_move(tree: Tree, source: Key, target: Key, etags: Mapping[Key, str], 
 def copied_etags(intent: Intent) -> dict[Key, str]:
     """Of the copies that a move made, by their names."""
     return {intent.target + member.path: member.copied for member in intent.members if member.copied}
+
+
+def _copied_base(record: StagedRecord, found: Member | None) -> str:
+    """The etag that the copy of what a dirty file was made from has; "" where the file replaces whatever is there."""
+    if record.base_etag and found is not None and found.etag == record.base_etag:
+        return found.copied or ""
+    if record.attempts and record.state is not StagedState.CONFLICT:
+        return ""  # it may be what an upload of ours has brought
+    return record.base_etag  # another writer's: a conflict under the new name too
 
 
 def moved_key(key: Key, source: Key, target: Key) -> Key:

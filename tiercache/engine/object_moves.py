@@ -29,16 +29,17 @@ class ObjectMoves:
         self._tree = tree
         self._writeback = writeback
 
-    async def copy(self, source: Key, target: Key, *, dirty: set[Key], target_stood: bool) -> Intent:
-        """Everything that the origin has below ``source``, but for the dirty files, is there below ``target`` too.
-        What fails has changed nothing: the copies go again."""
+    async def copy(self, source: Key, target: Key, *, dirty: bool, target_stood: bool) -> Intent:
+        """Everything that the origin has below ``source`` is there below ``target`` too, also what it has of files
+        that are ``dirty``: until their upload it is all that is there of them. What fails has changed nothing: the
+        copies go again."""
         tree = self._tree
         stats = await walked(tree, source)
         for stat in stats:
             tree.origin.require_key(target + stat.key[len(source) :])
         objects = [stat for stat in stats if stat.kind is not Kind.DIRECTORY]
         markers = [stat for stat in stats if stat.kind is Kind.DIRECTORY]
-        shown = {stat.key for stat in tree.without_leftovers(objects, tree.retracted(None))} - dirty
+        shown = {stat.key for stat in tree.without_leftovers(objects, tree.retracted(None))}
         intent = await self._writeback.trees.intend(
             Intent(
                 0,

@@ -54,6 +54,11 @@ class Retractions:
         """The one that is to be done before this one, or the file that has to arrive; or this."""
         return self.steps.ahead_of(record) or self._heirs.awaited_by(record) or record
 
+    def has_copy_of(self, record: StagedRecord) -> bool:
+        """Whether what the origin has of a file is still needed, to tell a copy of it that is to be removed."""
+        copy = self.steps.copy_of(record)
+        return copy is not None and self.waits_for(copy).id not in self._failures
+
     def is_held(self, record: StagedRecord) -> bool:
         """Whether it gets no turn now. That its directory was renamed is looked for, whatever it waits for."""
         return record.moves is None and self.waits_for(record) is not record

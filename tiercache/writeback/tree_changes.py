@@ -92,6 +92,7 @@ class TreeChanges:
             rows = parts_of(intent, self._staging.new_id, self._order.announces)
             rows += [retraction_of(record, self._staging.new_id()) for record in gone if record.attempts]
             await self._journal.apply(put=rows, drop=[intent.id, *(record.id for record in gone)])
+        self._uploader.retractions.steps.forget()
 
     def _staged_below(self, intent: Intent) -> list[StagedRecord]:
         return [

@@ -1,7 +1,8 @@
 """Moves and removals of directories that an engine could not end: what is left of them, one row for each name.
 
 Such a name is absent here from then on, and its object is deleted when the origin lets us, unless it is another one by
-now. Of a move that is taken back a copy goes only while its original is there and has the same bytes.
+now. Of a move that is taken back a copy goes only while its original is there and has the same bytes, or where the copy
+has the etag that the original had: an upload may have replaced that since.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import suppress
 from tiercache.errors import Absent, Changed, NotDirectory, NotEmpty
 from tiercache.journal import Intent, Member, StagedRecord, TreeChange, TreePart
 from tiercache.memory import Memory, Purpose
-from tiercache.model import Key, Kind, ObjectStat, StagedState
+from tiercache.model import Key, Kind, ObjectStat, OriginId, StagedState
 from tiercache.origins.base import Origin
 
 COMPARED_BYTES = 4 * 1024 * 1024
@@ -50,7 +51,7 @@ def parts_of(
         if change is not TreeChange.RETURN:
             add(key, step, member.etag, modified_ns=member.modified_ns)
         elif member.copied is not None:
-            add(key, step)
+            add(key, step, member.etag)
     depths = sorted({path.count(b"/") for path in intent.directories}, reverse=True)
     for path in intent.directories:
         if path or change is not TreeChange.RETURN or not intent.target_stood:
@@ -70,8 +71,8 @@ def finish_part(origin: Origin, record: StagedRecord, memory: Memory) -> None:
     if found is None:
         return
     if part.change is TreeChange.RETURN:
-        original = _find(origin, part.directory + record.key[len(part.target) :])
-        if original is None or not _are_same(origin, original, found, memory):
+        original = _find(origin, _original(record))
+        if original is None or not (found.etag == record.base_etag or _are_same(origin, original, found, memory)):
             return
     elif found.etag != record.base_etag or _second(found.modified_ns) != _second(part.modified_ns):
         return
@@ -115,6 +116,8 @@ class Steps:
         self._rows = rows
         self._get = get
         self._left: dict[tuple[object, ...], list[StagedRecord]] = {}
+        self._copies: dict[tuple[OriginId, Key], int] | None = None
+        """By the originals' names; None where that is to be found out."""
 
     def ahead_of(self, record: StagedRecord) -> StagedRecord | None:
         """A row that has to be done before this one. All are gone through once for each change."""
@@ -133,9 +136,24 @@ class Steps:
             return None
         return left[-1] if _step(left[-1]) < part.step else None
 
+    def copy_of(self, record: StagedRecord) -> StagedRecord | None:
+        """A copy that is to be removed again, which the original tells as one for as long as it is there unchanged."""
+        if self._copies is None:
+            rows = [row for row in self._rows() if row.part_of and row.part_of.change is TreeChange.RETURN]
+            self._copies = {(row.origin, _original(row)): row.id for row in rows}
+        row_id = self._copies.get(record.lane)
+        return self._get(row_id) if row_id is not None else None
+
     def forget(self) -> None:
         """There are new rows."""
         self._left.clear()
+        self._copies = None
+
+
+def _original(row: StagedRecord) -> Key:
+    """Of what a copy was made."""
+    assert row.part_of is not None
+    return row.part_of.directory + row.key[len(row.part_of.target) :]
 
 
 def _step(row: StagedRecord) -> int:

@@ -131,7 +131,11 @@ class Uploader:
     def _has_others_ahead(self, record: StagedRecord) -> bool:
         if record.state is StagedState.CANCELLED:
             return self.retractions.is_held(record)
-        held = self._held_back.has_others_ahead(record) or self.heirs.ahead_of(record) is not None
+        held = (
+            self._held_back.has_others_ahead(record)
+            or self.heirs.ahead_of(record) is not None
+            or self.retractions.has_copy_of(record)
+        )
         if held:
             self._hurries.held(record)
         return held
