@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests but the integrations and the exhaustive ones, in two halves: what mounts, starts programs or measures, and
-# the rest. With arguments: one ordinary run of pytest with these.
+# All tests but the integrations and the exhaustive ones, in two halves that take about the same time: what mounts or
+# measures, and the rest with the programs that run on mounts. With arguments: one ordinary run of pytest with these.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,7 +9,7 @@ if [ $# -gt 0 ]; then
     exec .venv/bin/pytest --ignore=tests/integrations "${quick[@]}" "$@"
 fi
 
-mounting=(tests/bench tests/cli tests/fuse tests/programs)
+mounting=(tests/bench tests/cli tests/fuse)
 others=()
 for directory in tests/*/; do
     directory=${directory%/}
