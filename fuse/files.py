@@ -139,6 +139,8 @@ class OpenFiles:
             if isinstance(error, Mixed):
                 return None
             raise
+        if handle.version is not None:
+            self._namespace.files.note_opened(handle.version)
         return self._number(handle, caller, verdict, content_of(entry))
 
     async def read(self, handle: int, offset: int, size_bytes: int) -> bytes | memoryview:

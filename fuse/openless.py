@@ -47,6 +47,8 @@ class Openless:
         fd = self._namespace.files.readable(version)
         if fd is None:
             return None
+        if not offset:
+            self._namespace.files.note_opened(version)
         try:
             if size_bytes > BUFFER_BYTES:
                 return os.pread(fd, size_bytes, offset)

@@ -57,6 +57,16 @@ class Metrics:
         self.readahead_bytes = self._counter("readahead_bytes", "Bytes read ahead (used, wasted, dropped)", "outcome")
         self.readahead_in_flight_bytes = self._gauge("readahead_in_flight_bytes", "Read-ahead budget in use")
 
+        self.plans = self._gauge("plans", "Plans of readers that are run")
+        self.plan_files = self._counter(
+            "plan_files", "Planned files (fetched, resident, absent, failed, skipped)", "outcome"
+        )
+        self.plan_reads = self._counter(
+            "plan_reads", "Reads of planned files, by whether they were there (ready, late, missed)", "outcome"
+        )
+        self.plan_in_flight = self._gauge("plan_in_flight", "Planned files that are being brought")
+        self.plan_held_bytes = self._gauge("plan_held_bytes", "Bytes that were brought and not read yet")
+
         self.staged_bytes = self._gauge("staged_bytes", "Bytes in staging that the origin does not have")
         self.staging_capacity_bytes = self._gauge("staging_capacity_bytes", "Budget of staged bytes")
         self.uploads = self._counter("uploads", "Uploads that ended", "outcome")

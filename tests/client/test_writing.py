@@ -220,7 +220,9 @@ def test_writing_more_than_the_budget_waits_for_uploads_and_all_of_it_arrives(tm
             assert (tree / f"part{number}").read_bytes() == bytes([number]) * (4 * MIB)
 
 
-def test_a_file_over_the_whole_budget_that_goes_nowhere_is_refused_and_leaves_nothing(tmp_path: Path, tree: Path) -> None:
+def test_a_file_over_the_whole_budget_that_goes_nowhere_is_refused_and_leaves_nothing(
+    tmp_path: Path, tree: Path
+) -> None:
     with attached_client(small_config(tmp_path, **{"staging.capacity": "4MiB"})) as client:
         origin = client.attach(str(tree), profile="scratch")  # else it would spill
 

@@ -134,8 +134,9 @@ class Cache:
         length = min(length, version.size_bytes - offset)
         return await self._reader.read(version, offset, length) if length > 0 else b""
 
-    async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
+    async def ensure(self, version: VersionRef, offset: int, length: int, *, ahead: bool = False) -> Location | None:
         """Bring the blocks of a range into a file that the caller may then read by itself, at the object's own offsets.
+        ``ahead``: nobody reads them yet, so that it counts as neither hit nor miss.
 
         The caller opens it, compares the inode, and falls back to ``read`` if it is another. None when the blocks
         cannot be kept (too large, not admitted, no tier works, ``verify="read"``): then ``read`` gives the bytes.
@@ -145,7 +146,8 @@ class Cache:
         if not version.size_bytes:
             await self._fetcher.keep(version, memoryview(b""))
             return await self.locate_verified(version)
-        return await self._reader.ensure(version, offset, min(length, version.size_bytes - offset))
+        length = min(length, version.size_bytes - offset)
+        return await self._reader.ensure(version, offset, length, ahead=ahead)
 
     async def ensure_small(
         self,
@@ -155,6 +157,7 @@ class Cache:
         limit: int,
         *,
         on_answer: Callable[[ObjectStat], None] = lambda stat: None,
+        ahead: bool = False,
     ) -> Opened:
         """Describe a name and, if it is a file of at most ``limit`` bytes, fetch and keep it: one round trip.
 
@@ -162,7 +165,7 @@ class Cache:
         caller that caused the request is called before it counts as ended, so that what it remembers leaves no gap in
         which another caller would ask again.
         """
-        return await self._openings.open(origin, origin_id, key, limit, on_answer)
+        return await self._openings.open(origin, origin_id, key, limit, on_answer, ahead=ahead)
 
     def prefetch(self, version: VersionRef, offset: int, length: int) -> Ahead | None:
         """Send for what is missing of a range that nobody waits for, as far as there is memory to spare.

@@ -23,9 +23,11 @@ _Name = tuple[OriginId, Key, int]
 
 
 class _Opening:
-    __slots__ = ("charge", "done", "openers", "outcome")
+    __slots__ = ("ahead", "charge", "done", "openers", "outcome")
 
-    def __init__(self) -> None:
+    def __init__(self, *, ahead: bool) -> None:
+        self.ahead = ahead
+        """Nobody reads it yet."""
         self.done = trio.Event()
         self.outcome: Opened | TierCacheError = Busy("the engine stops")
         self.openers = 0
@@ -51,11 +53,13 @@ class Openings:
         key: Key,
         limit_bytes: int,
         on_answer: Callable[[ObjectStat], None] = lambda stat: None,
+        *,
+        ahead: bool = False,
     ) -> Opened:
         name = (origin_id, key, limit_bytes)
         opening = self._openings.get(name)
         if opening is None:
-            opening = self._openings[name] = _Opening()
+            opening = self._openings[name] = _Opening(ahead=ahead)
             self._nursery.start_soon(self._run, origin, name, opening, on_answer)
         opening.openers += 1
         try:
@@ -105,8 +109,9 @@ class Openings:
                 return stat, version, None
             if len(data) != stat.size_bytes:
                 raise Broken(f"{key!r}: {len(data)} bytes came of an object of {stat.size_bytes}")
-            self._count_misses.inc()
-            self._count_bytes.inc(len(data))
+            if not opening.ahead:
+                self._count_misses.inc()
+                self._count_bytes.inc(len(data))
             await self._fetcher.keep(version, data, draft)
             return stat, version, data.toreadonly()
         finally:

@@ -93,11 +93,12 @@ class Reader:
         self._count_expected()
         return True
 
-    async def ensure(self, version: VersionRef, offset: int, length: int) -> Location | None:
+    async def ensure(self, version: VersionRef, offset: int, length: int, *, ahead: bool) -> Location | None:
         """Make a range resident in a file; see Cache.ensure."""
         location = self._copies.locate(version)
         if location is not None:
-            self._hit(version, location.tier, 0)
+            if not ahead:
+                self._hit(version, location.tier, 0)
             return location
         nvme = self._copies.tiers.get(Tier.NVME)
         if nvme is None or not nvme.takes(version.size_bytes):
@@ -105,7 +106,8 @@ class Reader:
         blocks = blocks_of(offset, length)
         with self._states.use(version) as state:
             await self._verifier.check(version, state, blocks)
-            self._count(version, state, blocks, 0)
+            if not ahead:
+                self._count(version, state, blocks, 0)
             if any(not state.residency.has(block) and self._overflow.get(version.id, block) for block in blocks):
                 return None  # it was fetched a moment ago and could not be kept
             assembly = Assembly(offset, length, wanted=False)

@@ -242,6 +242,19 @@ def warmup(
 
 
 @app.command()
+def plan(
+    file: Annotated[str, typer.Argument(help="One path a line; - reads them from standard input.", metavar="FILE")],
+    directory: Annotated[
+        str, typer.Option("--directory", "-C", help="Where relative paths begin.", metavar="DIR")
+    ] = ".",
+) -> None:
+    """Say in which order files under a mount will be read: they are fetched just before. Returns at once."""
+    from tiercache.cli.plan import plan as do_plan
+
+    do_plan(file, directory)
+
+
+@app.command()
 def stop(
     cache_dir: CacheDir = None,
     config: ConfigFile = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tiercache import ipc
 from tiercache.client.connection import Connection
 from tiercache.client.local import FOREVER_NS, Attachment, Copied
+from tiercache.client.plan import Planner
 from tiercache.client.reader import LocalFile, Reader, open_answered
 from tiercache.client.writer import Writer
 from tiercache.engine.promises import Promises
@@ -180,6 +181,10 @@ class RemoteOrigin:
     def latest_checkpoint(self, directory: Key) -> bytes:
         """The name of the latest complete one; empty if there is none."""
         return bytes(self.request("latest_checkpoint", key=directory))
+
+    def planner(self, keys: Sequence[Key]) -> Planner:
+        """For readers of these files that can tell their order."""
+        return Planner(self._client, keys, lambda plan, reader: self.request("plan_begin", plan=plan, reader=reader))
 
     def wait_durable(
         self,

@@ -141,6 +141,19 @@ class ReadaheadConfig(Section):
     window_min_bytes: Annotated[Bytes, at_least(64 * KIB)] = 4 * MIB
 
 
+class PlanConfig(Section):
+    """Files that are brought before they are read, where a reader has told its order."""
+
+    budget_bytes: Annotated[Bytes, at_least(MIB)] = 2 * GIB
+    """Of what was brought and not read yet, over all plans together."""
+    lead_min: Count = 256
+    """So many files ahead of its reader a plan is at least, within the budget …"""
+    lead_max: Count = 4096
+    """… and at most. In between the reader's rate and the origin's latency tell."""
+    idle_s: Duration = 600.0
+    """A plan of which nothing is read for so long is given up."""
+
+
 class UploadConfig(Section):
     """Write-back to the origin."""
 
@@ -280,6 +293,7 @@ class Config(Section):
     staging: StagingConfig = StagingConfig()
     fetch: FetchConfig = FetchConfig()
     readahead: ReadaheadConfig = ReadaheadConfig()
+    plan: PlanConfig = PlanConfig()
     upload: UploadConfig = UploadConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     metrics: MetricsConfig = MetricsConfig()

@@ -28,6 +28,7 @@ from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
 from tiercache.engine.parts import Parts
 from tiercache.engine.places import Places
+from tiercache.engine.plans import Plans
 from tiercache.engine.promises import Promises
 from tiercache.engine.status import Status
 from tiercache.engine.tree_intents import follow
@@ -35,11 +36,11 @@ from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
 from tiercache.errors import ConfigError, MountError, TierCacheError, Unsupported
 from tiercache.journal import Journal, StagedRecord
-from tiercache.memory import Memory
+from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier, parent_of
 from tiercache.policies import make_policy
-from tiercache.readahead import ReadAhead
+from tiercache.readahead import Planned, ReadAhead
 from tiercache.staging import Staging
 from tiercache.tier import FileTier
 from tiercache.units import format_size
@@ -48,6 +49,9 @@ from tiercache.writeback.succession import sent_while_written
 
 JOURNAL_FLUSH_S = 0.2
 """How long what is noted for the journal may wait to be durable: until the next sync of any file, or this long."""
+
+DEMAND_REQUESTS = 8
+"""Of the requests to origins that may run at a time so many are left to readers when plans have files brought."""
 
 CATALOG_SYNC_S = 30.0
 """How often the catalog is flushed to disk, so that a clean shutdown has little left to write."""
@@ -109,6 +113,8 @@ class Engine:
             nursery.start_soon(self._sync_catalog)
             nursery.start_soon(self._flush_journal)
             nursery.start_soon(self.lent.run)
+            await self.plans.recall()
+            nursery.start_soon(self.plans.run)
             nursery.start_soon(self.cache.run_trimmer)
             if self._own_process:
                 nursery.start_soon(self._ceiling.run)
@@ -182,6 +188,14 @@ class Engine:
         )
         self.orphans = Orphans(root)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
+        self.planned = Planned(
+            config.plan,
+            self.metrics,
+            nursery,
+            at_once=max(1, config.fetch.concurrency - DEMAND_REQUESTS),
+            spare_bytes=self.memory.piece_bytes(Purpose.OVERFLOW) // 2,
+        )
+        self.plans = Plans(self)
         self.trees = Trees(
             config,
             self.catalog,
@@ -414,6 +428,7 @@ class Engine:
                 self.writeback,
                 self.orphans,
                 self.config.checkpoints,
+                self.planned.opened,
             )
             promises = Promises(settings.ack, settings.sync_on_close, self.config.rules, uploads=settings.upload)
             found = self._namespaces[origin, settings] = Namespace(tree, settings, promises, parts)

@@ -32,6 +32,7 @@ class Files:
         self._readahead = parts.readahead
         self._staging = parts.staging
         self._orphans = parts.orphans
+        self._opened = parts.opened
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -39,6 +40,8 @@ class Files:
         """Open the file that ``key`` names now; ``truncate`` empties it, and ``bring`` fetches a small one first."""
         entry = await self._names.lookup(key)
         require_bytes(key, entry)
+        if bring:
+            self._opened(self._tree.origin_id, key)
         live = self._tree.live.obtain(entry.inode, key, entry)
         handle = self._handle(live, entry, writable=write, append=append)
         try:
@@ -229,6 +232,10 @@ class Files:
     def readable(self, version: VersionRef) -> int | None:
         """A descriptor of a complete copy to read from; good until the next call of the cache."""
         return self._cache.open_local(version)
+
+    def note_opened(self, version: VersionRef) -> None:
+        """A program reads a file from its beginning that we had not to be asked for."""
+        self._opened(version.origin_id, version.key)
 
     def expect_read(self, version: VersionRef, length: int) -> bool:
         """Let the disk begin to read a complete copy; whether there is one."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiercache.cache import Cache
 from tiercache.config import CheckpointsConfig
 from tiercache.engine.orphans import Orphans
 from tiercache.journal import Journal
+from tiercache.model import Key, OriginId
 from tiercache.readahead import ReadAhead
 from tiercache.staging import Staging
 from tiercache.writeback import WriteBack
@@ -24,3 +26,5 @@ class Parts:
     writeback: WriteBack
     orphans: Orphans
     checkpoints: CheckpointsConfig
+    opened: Callable[[OriginId, Key], None]
+    """To be called when a program opens a file to read it: plans follow their readers by it."""

@@ -28,7 +28,7 @@ class Status:
         self._engine = engine
 
     def engine(self) -> dict[str, Any]:
-        """``{"engine", "tiers", "dirty", "changes", "uploads", "mounts", "metrics"}``; bytes, seconds."""
+        """``{"engine", "tiers", "dirty", "changes", "uploads", "mounts", "plans", "metrics"}``; bytes, seconds."""
         engine = self._engine
         figures = engine.metrics.snapshot()
         return {
@@ -62,6 +62,7 @@ class Status:
                 }
                 for mount in engine.mounts
             ],
+            "plans": engine.plans.status(),
             "metrics": figures,
         }
 

@@ -12,16 +12,16 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 
 from tiercache.client import RemoteOrigin, Writer
 from tiercache.errors import Absent, TierCacheError
-from tiercache.filesystem.barriers import BarriersFileSystem
 from tiercache.filesystem.base import builtin_error, raising
 from tiercache.filesystem.changes import COPY_BYTES
 from tiercache.filesystem.layers import TextFile, compressed
+from tiercache.filesystem.plans import PlansFileSystem
 from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile, WholeIO
 from tiercache.filesystem.writing import Publishing, UpdateFile, WriteFile
 from tiercache.model import Capability, Key
 
 
-class TierCacheFileSystem(BarriersFileSystem):
+class TierCacheFileSystem(PlansFileSystem):
     """Files of an object store or a file tree, kept in RAM and on NVMe of this node.
 
     Registered as ``tiercache``: ``tiercache::s3://bucket/key``, or ``tiercache://NAME/key`` for an origin of the

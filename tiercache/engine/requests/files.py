@@ -11,13 +11,14 @@ from typing import Any, Final
 import trio
 
 from tiercache.cache import Location, VersionRef
+from tiercache.engine.first_read import first_read
 from tiercache.engine.names import require_bytes
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.requests.names import expire
 from tiercache.engine.requests.registry import Call, Nature, operation
-from tiercache.errors import Absent, Changed, InvalidArgument, IsDirectory, NoSpace, TierCacheError, Unsupported
+from tiercache.errors import Absent, Changed, InvalidArgument, NoSpace, TierCacheError, Unsupported
 from tiercache.ipc import DATA_CHUNK_BYTES, FETCH_MAX_BYTES, PREFETCH_KEYS_MAX, STAGING_GRANT_BYTES, STAGING_GRANT_SHARE
-from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, ObjectStat, Tier, VersionId, parent_of, version_id
+from tiercache.model import BLOCK_SIZE_BYTES, Entry, Key, Kind, Tier, VersionId, version_id
 
 PREFETCH_AT_ONCE: Final = 64
 """Files of one prefetch that are opened at a time."""
@@ -33,6 +34,7 @@ async def open_(call: Call, *, namespace: int, key: bytes) -> dict[str, Any]:
     kept. A large object is opened as it is: the client asks for what it reads.
     """
     space = call.namespace(namespace)
+    call.engine.planned.opened(space.origin_id, key)
     try:
         return await _open(call, space, key)
     except Changed:
@@ -44,57 +46,10 @@ async def open_(call: Call, *, namespace: int, key: bytes) -> dict[str, Any]:
 async def _open(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
     entry = space.known(key)
     if entry is None:
-        return await _first_read(call, space, key)
-    if entry.kind is Kind.ABSENT:
+        entry = await first_read(space, call.engine.cache, key)
+    elif entry.kind is Kind.ABSENT:
         entry = await space.lookup(key)  # raises Absent with its words
     return await _open_entry(call, space, key, entry)
-
-
-async def _first_read(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
-    """Nothing is known of the name: a whole GET of a small object answers everything."""
-    tree = space.tree
-    generation = tree.generation(parent_of(key))
-    retracted = tree.retracted(key)
-    cache = call.engine.cache
-
-    def believed(stat: ObjectStat) -> bool:
-        known = tree.entry(key)
-        changed = tree.generation(parent_of(key)) != generation
-        return not changed and (known is None or known.kind is not Kind.DIRECTORY) and not is_leftover(stat)
-
-    def is_leftover(stat: ObjectStat) -> bool:
-        return not tree.without_leftovers([stat], retracted | tree.retracted(key))
-
-    remembered: Entry | None = None
-
-    def remember(stat: ObjectStat) -> None:
-        nonlocal remembered
-        if believed(stat):
-            remembered = space.names.remember(key, stat)
-
-    try:
-        # Remembered before the request counts as ended: whoever comes next finds the name in the catalog.
-        stat, version, data = await cache.ensure_small(
-            tree.origin, tree.origin_id, key, BLOCK_SIZE_BYTES, on_answer=remember
-        )
-    except (Absent, IsDirectory):
-        return await _open_entry(call, space, key, await space.lookup(key))
-    entry = remembered
-    if entry is None or tree.generation(parent_of(key)) != generation:
-        # Somebody else asked, or the name changed since the answer came.
-        if is_leftover(stat):
-            raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
-        if not believed(stat):
-            return await _open_entry(call, space, key, await space.lookup(key))
-        entry = space.names.remember(key, stat)
-    require_bytes(key, entry)
-    if entry.staged:  # another name of a hard-linked file that was written here
-        return await _open_entry(call, space, key, entry)
-    location = await cache.locate_verified(version)
-    if location is None and data is not None:
-        del data  # nothing is held while we wait for the memory of an answer
-        return {"entry": entry, **await _small(call, version)}
-    return {"entry": entry, **_where(location)}
 
 
 async def _open_entry(call: Call, space: Namespace, key: Key, entry: Entry) -> dict[str, Any]:
@@ -205,6 +160,8 @@ async def leave(call: Call, *, reader: bytes) -> None:
 async def touched(call: Call, *, ids: list[bytes], tiers: bytes) -> None:
     """A notice: versions that a client read without asking, with the tier of each."""
     call.engine.cache.touched(VersionId(identity) for identity in ids)
+    for identity in ids:
+        call.engine.planned.touched(VersionId(identity))
     hits = call.engine.metrics.hits
     for tier in Tier:
         hits.labels(tier=tier.label).inc(tiers.count(tier))

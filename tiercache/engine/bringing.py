@@ -1,0 +1,33 @@
+"""Bring a whole file into the cache for somebody who will read it."""
+
+from __future__ import annotations
+
+from tiercache.cache import Cache
+from tiercache.engine.first_read import first_read
+from tiercache.engine.names import require_bytes
+from tiercache.engine.namespace import Namespace
+from tiercache.model import Key, Kind, VersionId
+from tiercache.readahead import Brought
+
+NOTHING = Brought(VersionId(b""), 0, came=False, kept=True)
+"""What lies in staging is here, and a link is followed by whoever reads."""
+
+
+async def bring(space: Namespace, cache: Cache, key: Key, *, most_bytes: int) -> Brought:
+    """Make up to ``most_bytes`` of a file resident, from its beginning. Absent, and what the origin raises."""
+    entry = space.known(key)
+    unknown = entry is None
+    if entry is None:
+        entry = await first_read(space, cache, key, ahead=True)
+    elif entry.kind is Kind.ABSENT:
+        entry = await space.lookup(key)
+    if entry.kind is Kind.SYMLINK or entry.staged:
+        return NOTHING
+    require_bytes(key, entry)
+    version = space.tree.version_ref(key, entry)
+    size_bytes = min(entry.size_bytes, most_bytes)
+    location = await cache.locate_verified(version)
+    if location is not None:
+        return Brought(version.id, size_bytes, came=unknown, kept=True)
+    location = await cache.ensure(version, 0, size_bytes, ahead=True)
+    return Brought(version.id, size_bytes, came=True, kept=location is not None)

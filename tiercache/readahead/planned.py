@@ -1,0 +1,181 @@
+"""Runs just ahead of readers whose order is known: brings the files of their plans before they are opened.
+
+All plans share the requests and the bytes that may be under way; the one whose reader is nearest to what was not sent
+for comes first, so that no rank of a training run starves another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple
+
+import trio
+
+from tiercache.config import PlanConfig
+from tiercache.errors import Absent, Broken, Busy, Changed, Denied, TierCacheError
+from tiercache.metrics import Metrics
+from tiercache.model import Key, OriginId, VersionId
+from tiercache.readahead.lead import Lead
+from tiercache.readahead.plan import Plan, Read, Step
+
+PASSING: Final = (Busy, Broken, Denied, Changed)
+"""Errors that may be over soon: keys are brought by the next client, an object is replaced by another."""
+
+PAUSE_S: Final = 0.5
+"""A file that the origin does not give keeps its place among those under way for so long, and is asked for again then
+(``TRIES_MAX``): a busy origin is not asked for the next thousand at once."""
+
+FIRST_BYTES: Final = 256 * 1024
+"""A file counts for so much while it is on its way, until the first ones have come: then for as much as these."""
+
+log = logging.getLogger(__name__)
+
+
+class Brought(NamedTuple):
+    """A file that is here now."""
+
+    version: VersionId
+    size_bytes: int
+    came: bool
+    """From the origin; False: it was here."""
+    kept: bool
+    """In a tier; False: in memory alone, for a moment."""
+
+
+class Running:
+    """A plan that is run."""
+
+    def __init__(self, plan: Plan, origin: OriginId, bring: Callable[[Key], Awaitable[Brought]], lead: Lead) -> None:
+        self.plan = plan
+        self.origin = origin
+        self.bring = bring
+        self.lead = lead
+        self.active_s = 0.0
+        """When its reader last gave a sign of life."""
+        self.in_flight = 0
+
+    @property
+    def wants(self) -> float:
+        """How much of its lead is missing, as a share; 0 if nothing is."""
+        return max(0.0, 1.0 - self.plan.lead / self.lead.files)
+
+
+class Planned:
+    """``spare_bytes`` bounds what may lie ahead of the readers in memory alone, where no tier keeps it."""
+
+    def __init__(
+        self, config: PlanConfig, metrics: Metrics, nursery: trio.Nursery, *, at_once: int, spare_bytes: int
+    ) -> None:
+        self._config = config
+        self._nursery = nursery
+        self._at_once = at_once
+        self._spare_bytes = spare_bytes
+        self._kept = True
+        """Whether a tier took the last file that came."""
+        self._in_flight = 0
+        self._mean_bytes = float(FIRST_BYTES)
+        self._running: list[Running] = []
+        self._files = metrics.plan_files
+        self._reads = {how: metrics.plan_reads.labels(outcome=how.value) for how in Read}
+        self._count_skipped = metrics.plan_files.labels(outcome="skipped").inc
+        metrics.plans.set_function(lambda: len(self._running))
+        metrics.plan_in_flight.set_function(lambda: self._in_flight)
+        metrics.plan_held_bytes.set_function(lambda: self.held_bytes)
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(self._running)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what was brought for readers that have not come to it yet."""
+        return sum(running.plan.held_bytes for running in self._running)
+
+    def start(self, plan: Plan, origin: OriginId, bring: Callable[[Key], Awaitable[Brought]]) -> Running:
+        """Run a plan, beside the others, until ``end``."""
+        running = Running(plan, origin, bring, Lead(self._config.lead_min, self._config.lead_max))
+        running.active_s = trio.current_time()
+        self._running.append(running)
+        self._go_on()
+        return running
+
+    def end(self, running: Running) -> None:
+        """Its reader is gone; what is under way arrives."""
+        running.plan.give_up()
+        self._told(running)
+        self._running.remove(running)
+        self._go_on()
+
+    def reached(self, running: Running, position: int) -> None:
+        """A reader tells where it is."""
+        running.plan.reached(position)
+        self._told(running)
+        self._go_on()
+
+    def opened(self, origin: OriginId, key: Key) -> None:
+        """Somebody opens a file: each plan that has it takes it as its reader's step."""
+        self._observe(origin, lambda plan: plan.read(key))
+
+    def touched(self, version: VersionId) -> None:
+        """Somebody opened the copy of a version without asking us."""
+        self._observe(None, lambda plan: plan.read_version(version))
+
+    def _observe(self, origin: OriginId | None, step: Callable[[Plan], Read | None]) -> None:
+        for running in self._running:
+            if origin is not None and running.origin != origin:
+                continue
+            how = step(running.plan)
+            if how is not None:
+                running.lead.read(how, trio.current_time())
+                self._reads[how].inc()
+                self._told(running)
+                self._go_on()
+                return
+
+    def _told(self, running: Running) -> None:
+        running.active_s = trio.current_time()
+        skipped, running.plan.skipped = running.plan.skipped, 0
+        self._count_skipped(skipped)
+
+    def _go_on(self) -> None:
+        """Send for what the readers come to next, as far as there is room."""
+        while self._in_flight < self._at_once and self._has_room():
+            hungry = [running for running in self._running if running.wants and running.plan.can_take]
+            if not hungry:
+                return
+            running = max(hungry, key=lambda other: other.wants)
+            step = running.plan.take()
+            assert step is not None, "it said so"
+            self._in_flight += 1
+            running.in_flight += 1
+            self._nursery.start_soon(self._bring, running, step)
+
+    def _has_room(self) -> bool:
+        ahead_bytes = self.held_bytes + (self._in_flight + 1) * self._mean_bytes
+        return ahead_bytes <= (self._config.budget_bytes if self._kept else self._spare_bytes)
+
+    async def _bring(self, running: Running, step: Step) -> None:
+        began_s = trio.current_time()
+        try:
+            brought = await running.bring(step.key)
+        except TierCacheError as error:
+            self._files.labels(outcome="absent" if isinstance(error, Absent) else "failed").inc()
+            log.debug("a planned file did not come: %s", error)
+            again = isinstance(error, PASSING)
+            if again:
+                await trio.sleep(PAUSE_S)
+            running.plan.failed(step, again=again)
+        else:
+            running.plan.brought(step, brought.version, brought.size_bytes)
+            self._note(running, brought, trio.current_time() - began_s)
+        finally:
+            self._in_flight -= 1
+            running.in_flight -= 1
+        self._go_on()
+
+    def _note(self, running: Running, brought: Brought, took_s: float) -> None:
+        self._files.labels(outcome="fetched" if brought.came else "resident").inc()
+        if brought.came:
+            self._kept = brought.kept
+            running.lead.fetched(took_s)
+        self._mean_bytes += (brought.size_bytes - self._mean_bytes) / 16
