@@ -74,17 +74,13 @@ class Pending:
         if self._empty[self._current]:
             data = self._begin + data
         file = self._files[self._current]
-        size_bytes = os.fstat(file).st_size
         try:
-            if os.write(file, data) != len(data):
-                raise OSError("only a part was written")
+            _append(file, data)
             self._empty[self._current] = False
         except OSError as error:
             log.warning("what is closed from now on waits for the journal's next commit: %s", error)
             self.complete = False
             self._failures += 1
-            with suppress(OSError):  # a torn frame is the last of its file
-                os.ftruncate(file, size_bytes)
 
     def commit_begins(self) -> int:
         """All changes so far go into the commit that begins now; returns what to tell ``committed``."""
@@ -168,6 +164,18 @@ def _changes(body: bytes) -> Iterator[Change]:
         at += _CHANGE.size
         yield Change(staged_id, body[at : at + length] or None)
         at += length
+
+
+def _append(file: int, data: bytes) -> None:
+    """All of it, or nothing: a torn frame would be the last of its file."""
+    size_bytes = os.fstat(file).st_size
+    try:
+        if os.write(file, data) != len(data):
+            raise OSError("only a part was written")
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file, size_bytes)
+        raise
 
 
 def _crc(number: int, body: bytes) -> int:
