@@ -11,7 +11,7 @@ import enum
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import xxhash
@@ -188,13 +188,18 @@ class DamagedRow(ValueError):
     """A row's bytes are not what was written."""
 
 
+_NONE: Final = object()
+_DEFAULTS: Final = tuple(StagedRecord._field_defaults.get(name, _NONE) for name in StagedRecord._fields)
+
+
 def encode(record: StagedRecord) -> bytes:
     """The row's bytes."""
-    fields = record._replace(source=record.source._replace(options=dict(record.source.options)))
+    told = zip(StagedRecord._fields, record, _DEFAULTS, strict=True)
+    fields = {name: value for name, value, default in told if value is not default and value != default}
+    fields["source"] = record.source._replace(options=dict(record.source.options))
     if record.parted is not None:
-        fields = fields._replace(parted=record.parted._replace(etags=dict(record.parted.etags)))
-    defaults = StagedRecord._field_defaults
-    return frame({k: v for k, v in fields._asdict().items() if k not in defaults or v != defaults[k]})
+        fields["parted"] = record.parted._replace(etags=dict(record.parted.etags))
+    return frame(fields)
 
 
 def frame(fields: Mapping[str, Any]) -> bytes:

@@ -108,7 +108,7 @@ class Staging:
         self._last_id = max(self._last_id, last_id)
 
     def path(self, staged_id: int) -> str:
-        return str(self.directory / str(staged_id))
+        return f"{self.directory}/{staged_id}"
 
     def exists(self, staged_id: int) -> bool:
         return os.path.exists(self.path(staged_id))
