@@ -47,6 +47,25 @@ def test_a_drain_names_what_a_mapping_keeps_back(mounted: Mounted, root: Path) -
     mounted.drain()
 
 
+def test_who_opened_a_file_for_reading_while_it_was_written_keeps_it_back(mounted: Mounted, root: Path) -> None:
+    """The reader shares what the kernel was lent for writing: a mapping of it by the writer would look the same."""
+    lent = mounted.settings["mount_options"]["driver"] == "kernel"
+    with open(root / "file", "wb") as writer:
+        writer.write(DATA)
+        writer.flush()
+        reader = open(root / "file", "rb")  # noqa: SIM115 - outlives the writer
+    with reader:
+        assert reader.read() == DATA
+        assert left_of_a_drain(mounted) == (1 if lent else 0)
+        assert mounted.state("file") == ("staged" if lent else "clean")
+    mounted.drain()
+    assert mounted.source.get("file") == DATA
+    with open(root / "file", "rb") as later:  # of a file that is on its way, or was, nobody keeps anything back
+        assert later.read() == DATA
+        (root / "other").write_bytes(DATA)
+        mounted.drain()
+
+
 def test_a_child_of_a_fork_has_the_mapping_too(mounted: Mounted, root: Path) -> None:
     with mapped_and_closed(root / "file", os.O_CREAT, data=DATA, length=len(DATA)) as mapping:
         told, tell = os.pipe()

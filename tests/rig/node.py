@@ -8,6 +8,7 @@ The kernel is played by the test: it asks the ``Vfs``, and keeps what it has ope
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import random
@@ -104,6 +105,10 @@ class Kernel:
 
     def descriptor(self, backing_id: int) -> int:
         return self._lent[backing_id]
+
+    def may_write(self, backing_id: int) -> bool:
+        """Whether whoever shares this file can write to it through a mapping."""
+        return fcntl.fcntl(self._lent[backing_id], fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
     def write(self, backing_id: int, offset: int, data: bytes) -> None:
         """As by a file of the kernel's own, opened as the program has opened it."""

@@ -163,6 +163,11 @@ class Faces:
     def writers(self, file: File) -> int:
         return sum(1 for opened in self.opens if opened.file is file and opened.writable)
 
+    def keeps_back(self, opened: Open) -> bool:
+        """Whether a file does not go up while a program has this open: it writes it, or opened it for reading while
+        another one wrote it, and so shares what was lent for writing."""
+        return opened.writable or (opened.backing != 0 and self.node.kernel.may_write(opened.backing))
+
     def names_of(self, file: File) -> set[str]:
         return {path for path, other in self.model.files.items() if other is file}
 
@@ -217,7 +222,7 @@ class Faces:
     def drain(self) -> None:
         """All that nobody writes is at the origin."""
         result = self.node.drain()
-        written = {opened.file for opened in self.opens if opened.writable}
+        written = {opened.file for opened in self.opens if self.keeps_back(opened)}
         contested = {contest.ours for contest in self.contests.values()}
         found = self.node.at_origin()
         states = {record.id: record.state for record in self.node.engine.journal.records()}
