@@ -199,6 +199,8 @@ class Catalog(CatalogReader):
         if clean:
             with contextlib.suppress(TierCacheError):  # whoever opens it next begins anew
                 self.sync()
+        if self._damaged:
+            self._mark_damaged()  # the disk that did not take the catalog may not have taken the mark either
         self._recent.clear()
         super().close()
         environment.release(self._writing)
@@ -256,6 +258,9 @@ class Catalog(CatalogReader):
 
     def _found_damage(self) -> None:
         self._damaged = True
+        self._mark_damaged()
+
+    def _mark_damaged(self) -> None:
         with contextlib.suppress(OSError):  # then the next start walks through it
             state.mark_damaged(self._directory)
 
