@@ -30,6 +30,7 @@ from tiercache.engine.handle import Handle
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import (
     Absent,
+    Changed,
     Exists,
     InvalidArgument,
     IsDirectory,
@@ -231,6 +232,18 @@ class FilesystemMachine(RuleBasedStateMachine):
     def acknowledge(self, file: File) -> None:
         file.acked = file.data
 
+    def open_as_kernel(self, path: str, *, write: bool, truncate: bool) -> Handle:
+        """What is stale is looked up again, once: an upload may have given the object another etag just now."""
+
+        def attempt() -> Handle:
+            inode = self.inode(path)
+            return self.loop.run(lambda: self.names.open(inode, write=write, truncate=truncate))
+
+        try:
+            return attempt()
+        except Changed:
+            return attempt()
+
     # -- a mount's files ----------------------------------------------------------------------------
 
     @rule(path=PATHS, exclusive=st.booleans(), truncate=st.booleans(), append=st.booleans())
@@ -259,8 +272,8 @@ class FilesystemMachine(RuleBasedStateMachine):
     @rule(choice=CHOICE, write=st.sampled_from([True, True, False]), truncate=st.booleans())
     def open(self, choice: int, write: bool, truncate: bool) -> None:
         path = self.a_file(choice)
-        file, inode = self.model.files[path], self.inode(path)
-        handle = self.loop.run(lambda: self.names.open(inode, write=write, truncate=write and truncate))
+        file = self.model.files[path]
+        handle = self.open_as_kernel(path, write=write, truncate=write and truncate)
         if write and truncate:
             file.change(b"")
         self.opens.append(Open(handle, file, write, False))
