@@ -67,6 +67,8 @@ class Metrics:
         self.plan_in_flight = self._gauge("plan_in_flight", "Planned files that are being brought")
         self.plan_held_bytes = self._gauge("plan_held_bytes", "Bytes that were brought and not read yet")
 
+        self.why_entries = self._gauge("why_entries", "Decisions that `tiercache why` remembers")
+
         self.staged_bytes = self._gauge("staged_bytes", "Bytes in staging that the origin does not have")
         self.staging_capacity_bytes = self._gauge("staging_capacity_bytes", "Budget of staged bytes")
         self.uploads = self._counter("uploads", "Uploads that ended", "outcome")

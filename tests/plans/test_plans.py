@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import trio
 
-from rig.engine_ground import Ground, read_file, run
+from rig.engine_ground import Ground, read_file, run, until
 from tiercache.engine import plans as module
 from tiercache.engine.engine import Engine
 from tiercache.engine.namespace import Namespace
@@ -40,12 +39,6 @@ def write(engine: Engine, name: str, keys: Sequence[Key]) -> str:
 
 def damage(engine: Engine) -> None:
     Path(engine.plans.directory, "damaged.json").write_text("{")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await trio.sleep(0.001)
 
 
 def files(engine: Engine) -> dict[str, float]:

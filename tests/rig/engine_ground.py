@@ -143,6 +143,13 @@ async def read_file(namespace: Namespace, key: Key) -> bytes:
         await handle.close()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what comes by itself."""
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await trio.sleep(0.001)
+
+
 Scenario = Callable[[], Awaitable[None]]
 
 

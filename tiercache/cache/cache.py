@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -25,6 +25,7 @@ from tiercache.cache.verify import Verifier
 from tiercache.cache.words import Location, VersionRef
 from tiercache.catalog import Catalog
 from tiercache.config import FetchConfig
+from tiercache.decisions import FORGETFUL, Decisions
 from tiercache.errors import TierCacheError
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
@@ -56,21 +57,33 @@ class Cache:
         nursery: trio.Nursery,
         run_id: int,
         verify: Literal["open", "read"] = "open",
+        decisions: Decisions = FORGETFUL,
     ) -> None:
         by_speed = {tier.tier: tier for tier in sorted(tiers, key=lambda tier: tier.tier)}
         self._trusting = verify == "open"
-        self._copies = Copies(catalog, by_speed, metrics=metrics, run_id=run_id, trusted=self._trusting)
+        self.tiers: Mapping[Tier, FileTier] = by_speed
+        """To look at; the fastest comes first."""
+        self._copies = Copies(
+            catalog, by_speed, decisions=decisions, metrics=metrics, run_id=run_id, trusted=self._trusting
+        )
         self._states = VersionStates(self._copies.load)
         self._copies.on_lost = self._states.reset
         self._overflow = Overflow(memory)
         memory.on_pressure = self._overflow.give_back
-        filler = Filler(self._copies, self._overflow, metrics=metrics)
+        filler = Filler(self._copies, self._overflow, decisions=decisions, metrics=metrics)
         self._fetcher = Fetcher(
-            self._copies, self._states, filler, fetch=fetch, memory=memory, metrics=metrics, nursery=nursery
+            self._copies,
+            self._states,
+            filler,
+            fetch=fetch,
+            memory=memory,
+            decisions=decisions,
+            metrics=metrics,
+            nursery=nursery,
         )
         self._verifier = Verifier(self._copies, self._states, nursery=nursery)
-        self._promoter = Promoter(self._copies, memory=memory, metrics=metrics, nursery=nursery)
-        self._openings = Openings(self._fetcher, memory=memory, metrics=metrics, nursery=nursery)
+        self._promoter = Promoter(self._copies, memory=memory, decisions=decisions, metrics=metrics, nursery=nursery)
+        self._openings = Openings(self._fetcher, memory=memory, decisions=decisions, metrics=metrics, nursery=nursery)
         self._reader = Reader(
             self._copies,
             self._states,
@@ -290,6 +303,11 @@ class Cache:
     def close(self) -> None:
         """Close the descriptors. The nursery is the caller's to end, before."""
         self._copies.close()
+
+    def held_by(self, version: VersionId) -> list[str]:
+        """What keeps the NVMe copy of a version from being evicted now, each in a word or two."""
+        held = {"kept checkpoint": version in self.kept, "in use": self._is_pinned(version)}
+        return [what for what, holds in held.items() if holds]
 
     def _is_pinned_or_kept(self, version: VersionId) -> bool:
         return version in self.kept or self._is_pinned(version)

@@ -19,6 +19,7 @@ from tiercache.cache.residency import Residency
 from tiercache.cache.state import VersionState
 from tiercache.cache.words import Location, VersionRef
 from tiercache.catalog import Catalog, Copy, VersionRecord
+from tiercache.decisions import Decisions, Topic
 from tiercache.metrics import Metrics
 from tiercache.model import Tier, VersionId
 from tiercache.tier import FileIdentity, FileTier
@@ -37,7 +38,14 @@ class Copies:
     """Finds, records and drops copies. ``on_lost`` is told when the NVMe file of a version is gone."""
 
     def __init__(
-        self, catalog: Catalog, tiers: Mapping[Tier, FileTier], *, metrics: Metrics, run_id: int, trusted: bool
+        self,
+        catalog: Catalog,
+        tiers: Mapping[Tier, FileTier],
+        *,
+        decisions: Decisions,
+        metrics: Metrics,
+        run_id: int,
+        trusted: bool,
     ) -> None:
         self.records = Records(catalog)
         self.tiers = tiers
@@ -50,6 +58,7 @@ class Copies:
         self._nvme_files = OpenFiles(NVME_FILES)
         """NVMe copies of versions whose faster copy is in ``files``."""
         self._metrics = metrics
+        self._decisions = decisions
         for tier in tiers.values():
             tier.on_evict = partial(self._unrecord, tier=tier.tier)
 
@@ -207,11 +216,13 @@ class Copies:
             return
         self.tiers[tier].failed(error, "reading a file")
         if self._usable(tier):
+            self._decisions.note(version, Topic.LEAVING, tier, f"it could not be read: {error.strerror or error}")
             self.drop_copy(version, tier)
 
     def damaged(self, version: VersionId, tier: Tier, why: str) -> None:
         """A copy has wrong bytes: drop it, count it; the next read fetches it again."""
         self._metrics.damaged.labels(tier=tier.label).inc()
+        self._decisions.note(version, Topic.LEAVING, tier, why)
         log.warning("%s tier: dropped the copy %s: %s", tier.label, version.hex(), why)
         self.drop_copy(version, tier)
 

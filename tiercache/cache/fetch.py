@@ -15,6 +15,7 @@ from tiercache.cache.flight import Flight
 from tiercache.cache.state import VersionState, VersionStates
 from tiercache.cache.words import VersionRef
 from tiercache.config import FetchConfig
+from tiercache.decisions import Decisions, Topic
 from tiercache.errors import Absent, Broken, Busy, Changed, TierCacheError
 from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
@@ -39,6 +40,7 @@ class Fetcher:
         *,
         fetch: FetchConfig,
         memory: Memory,
+        decisions: Decisions,
         metrics: Metrics,
         nursery: trio.Nursery,
     ) -> None:
@@ -48,6 +50,7 @@ class Fetcher:
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(fetch.concurrency)
         self._memory = memory
+        self._decisions = decisions
         self._gauge = metrics.fetches_in_flight
         self._part_bytes = fetch.part_size
 
@@ -134,6 +137,7 @@ class Fetcher:
                 outcome = await self._fetch(version, state, flight)
             except TierCacheError as error:
                 outcome = error
+                self._decisions.note(version.id, Topic.FAILURE, why=str(error))
                 if isinstance(error, Changed | Absent):
                     self._forget_incomplete(version.id, state)
             except Exception as error:

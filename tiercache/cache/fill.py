@@ -13,6 +13,7 @@ from tiercache.cache.state import VersionState
 from tiercache.cache.words import VersionRef
 from tiercache.catalog import Copy
 from tiercache.checksum import block_checksums
+from tiercache.decisions import Decisions, Topic
 from tiercache.metrics import Metrics
 from tiercache.model import Tier
 from tiercache.tier import FileIdentity, Reservation, write_extent
@@ -43,9 +44,10 @@ class Written:
 class Filler:
     """Begins and ends fills in the engine's thread; ``write`` is the part between them and runs in a worker thread."""
 
-    def __init__(self, copies: Copies, overflow: Overflow, *, metrics: Metrics) -> None:
+    def __init__(self, copies: Copies, overflow: Overflow, *, decisions: Decisions, metrics: Metrics) -> None:
         self._copies = copies
         self._overflow = overflow
+        self._decisions = decisions
         self._metrics = metrics
 
     def begin(self, version: VersionRef, state: VersionState, flight: Flight) -> Fill:
@@ -103,6 +105,8 @@ class Filler:
         """Record what is in the files; what no tier took stays in memory for a while."""
         for tier, failure in written.failures.items():
             self._copies.tiers[tier].failed(failure, "a fill")
+            why = f"its disk did not take it: {failure.strerror or failure}"
+            self._decisions.note(fill.version.id, Topic.ADMISSION, tier, why)
         current = fill.generation == fill.state.generation
         kept = {tier: identity for tier, identity in written.identities.items() if current}
         if kept:

@@ -10,7 +10,8 @@ import trio
 from tiercache.cache.draft import Draft
 from tiercache.cache.fetch import Fetcher
 from tiercache.cache.words import VersionRef, version_ref
-from tiercache.errors import Broken, Busy, TierCacheError
+from tiercache.decisions import Decisions, Topic
+from tiercache.errors import Absent, Broken, Busy, IsDirectory, TierCacheError
 from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import Key, Kind, ObjectStat, OriginId
@@ -38,10 +39,13 @@ class _Opening:
 class Openings:
     """One whole GET per name at a time. Its answer is never remembered: only its bytes are, under their version."""
 
-    def __init__(self, fetcher: Fetcher, *, memory: Memory, metrics: Metrics, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, fetcher: Fetcher, *, memory: Memory, decisions: Decisions, metrics: Metrics, nursery: trio.Nursery
+    ) -> None:
         self._fetcher = fetcher
         self._memory = memory
         self._nursery = nursery
+        self._decisions = decisions
         self._count_misses = metrics.misses
         self._count_bytes = metrics.read_bytes.labels(tier="origin")
         self._openings: dict[_Name, _Opening] = {}
@@ -79,6 +83,8 @@ class Openings:
             on_answer(opening.outcome[0])
         except TierCacheError as error:
             opening.outcome = error
+            if not isinstance(error, Absent | IsDirectory):
+                self._decisions.note(name[:2], Topic.FAILURE, why=str(error))
         except Exception as error:
             log.exception("opening %r failed in an unforeseen way", name[1])
             opening.outcome = Broken(f"{name[1]!r}: {error}")

@@ -12,6 +12,7 @@ from tiercache.cache.copies import Copies
 from tiercache.cache.records import copy_in
 from tiercache.catalog import Copy, VersionRecord
 from tiercache.checksum import CHECKSUM_BYTES, block_checksum
+from tiercache.decisions import Decisions, Topic
 from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, Tier, VersionId
@@ -31,11 +32,14 @@ class Promoter:
     So one pass over a data set larger than the RAM tier does not copy every file of it.
     """
 
-    def __init__(self, copies: Copies, *, memory: Memory, metrics: Metrics, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, copies: Copies, *, memory: Memory, decisions: Decisions, metrics: Metrics, nursery: trio.Nursery
+    ) -> None:
         self._copies = copies
         self._memory = memory
         self._ram = copies.tiers.get(Tier.RAM)
         self._nursery = nursery
+        self._note = decisions.note
         self._hits_once: OrderedDict[VersionId, None] = OrderedDict()
         self._running: set[VersionId] = set()
         self._count_fill_bytes = metrics.fill_bytes.labels(tier=Tier.RAM.label)
@@ -76,6 +80,7 @@ class Promoter:
             del self._hits_once[version]
             return True
         self._hits_once[version] = None
+        self._note(version, Topic.ADMISSION, Tier.RAM, "first hit")
         if len(self._hits_once) > REMEMBERED_HITS:
             self._hits_once.popitem(last=False)
         return False

@@ -151,6 +151,23 @@ def status(
 
 
 @app.command()
+def why(
+    path: Annotated[str, typer.Argument(help="A file under a mount, or its URL.", metavar="PATH")],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell which tiers have a file, why it was let in or not, what evicted it, and what plans read it next."""
+    from tiercache.cli.place import place_of
+
+    answer = place_of(configuration(cache_dir, config, None), path).request("why_path")
+    from tiercache.cli.status import print_json
+    from tiercache.cli.why import print_why
+
+    (print_json if as_json else print_why)(answer)
+
+
+@app.command()
 def checkpoints(
     directory: Annotated[str, typer.Argument(help="A directory under a mount, or a URL.", metavar="DIR")],
     cache_dir: CacheDir = None,

@@ -196,6 +196,13 @@ class CheckpointsConfig(Section):
     """And when nothing in it has changed for so long, where no file in it tells that all are there."""
 
 
+class WhyConfig(Section):
+    """What ``tiercache why`` can tell."""
+
+    entries: int = Field(default=10_000, ge=0, le=10_000_000)
+    """So many decisions are remembered, in about 400 bytes each; 0 = none."""
+
+
 class MetricsConfig(Section):
     """Prometheus text over HTTP."""
 
@@ -296,6 +303,7 @@ class Config(Section):
     plan: PlanConfig = PlanConfig()
     upload: UploadConfig = UploadConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
+    why: WhyConfig = WhyConfig()
     metrics: MetricsConfig = MetricsConfig()
     engine: EngineConfig = EngineConfig()
     catalog: CatalogConfig = CatalogConfig()

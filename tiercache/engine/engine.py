@@ -16,6 +16,7 @@ import trio
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
 from tiercache.config import PROFILES, Config, Profile, ProfileName, disk_total_bytes
+from tiercache.decisions import Decisions
 from tiercache.engine.admission import admission_of
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import abandon, commit, rebase, restore, withdraw
@@ -34,6 +35,7 @@ from tiercache.engine.status import Status
 from tiercache.engine.tree_intents import follow
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
+from tiercache.engine.why import Why
 from tiercache.errors import ConfigError, MountError, TierCacheError, Unsupported
 from tiercache.journal import Journal, StagedRecord
 from tiercache.memory import Memory, Purpose
@@ -73,6 +75,8 @@ class Engine:
         self.metrics = Metrics()
         self.metrics.restarts.set(self.keeper.restarts)
         self.started_s = time.time()
+        self.decisions = Decisions(config.why.entries)
+        self.metrics.why_entries.set_function(lambda: len(self.decisions))
         self._stopping = trio.Event()
         self._hurry = trio.Event()
         self.left = 0
@@ -95,6 +99,7 @@ class Engine:
         self.lent: Lent
         self.places: Places
         self.status_of: Status
+        self.why: Why
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -179,6 +184,7 @@ class Engine:
             nursery=nursery,
             run_id=self.catalog.run_id(),
             verify=config.verify,
+            decisions=self.decisions,
         )
         closing.callback(self.cache.close)
         self.cache.reserve_for(lambda: self.staging.unused_bytes)
@@ -187,13 +193,14 @@ class Engine:
             config.checkpoints, self.catalog, self.cache, root, config.nvme_capacity_bytes(), self.metrics
         )
         self.orphans = Orphans(root)
-        self.readahead = ReadAhead(self.cache, config.readahead, self.metrics)
+        self.readahead = ReadAhead(self.cache, config.readahead, self.metrics, self.decisions)
         self.planned = Planned(
             config.plan,
             self.metrics,
             nursery,
             at_once=max(1, config.fetch.concurrency - DEMAND_REQUESTS),
             spare_bytes=self.memory.piece_bytes(Purpose.OVERFLOW) // 2,
+            decisions=self.decisions,
         )
         self.plans = Plans(self)
         self.trees = Trees(
@@ -228,6 +235,7 @@ class Engine:
         self.lent = Lent(self)
         self.places = Places(self)
         self.status_of = Status(self)
+        self.why = Why(self)
 
     def _tiers(self, root: Path) -> list[FileTier]:
         config = self.config
@@ -249,6 +257,7 @@ class Engine:
             free_space_floor_bytes=floor_bytes,
             policy=make_policy(settings.policy, capacity_bytes),
             admission=admission_of(self.config.nvme, time.monotonic()) if tier is Tier.NVME else None,
+            decisions=self.decisions,
             metrics=self.metrics,
             max_object_share=self.config.nvme.max_object_share,
             slow_s=self.config.nvme.slow_s,

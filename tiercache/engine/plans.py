@@ -108,6 +108,25 @@ class Plans:
             for kept in self._kept.values()
         ]
 
+    async def next_uses(self, origin: OriginId, key: Key) -> list[dict[str, Any]]:
+        """Of each plan that has a name still before it: reader, entry, how far that is ahead of the reader, and what
+        was done for it. What lies beyond a plan's horizon is looked for in its file."""
+        uses = []
+        for name, kept in list(self._kept.items()):
+            if kept.running.origin != origin:
+                continue
+            plan = kept.running.plan
+            step = plan.next_use(key)
+            if step is None:
+                path, beyond = self._path(name, _KEYS), plan.known_until
+                position, state = await trio.to_thread.run_sync(_position, path, key, beyond), ""
+            else:
+                position, state = step.position, "ready" if step.ready else "sent for" if step.sent else ""
+            if position >= 0:
+                ahead = max(0, position - plan.front)
+                uses.append({"reader": kept.reader, "position": position, "ahead": ahead, "state": state})
+        return uses
+
     async def recall(self) -> None:
         """Go on with what an earlier engine left. What cannot be read is given up: a plan is help, and no promise."""
         if not self._directory.is_dir():
@@ -180,6 +199,11 @@ class Plans:
 
 def _origin(about: dict[str, Any]) -> OriginId:
     return OriginId(bytes.fromhex(about["origin"]))
+
+
+def _position(path: Path, key: Key, skip: int) -> int:
+    """Number of the first entry after ``skip`` that is a key, -1 if there is none. Blocking."""
+    return next((number for number, other in enumerate(keys_of(path, skip=skip), skip) if other == key), -1)
 
 
 def keys_of(path: Path, *, skip: int = 0) -> Iterator[Key]:

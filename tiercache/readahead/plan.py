@@ -96,6 +96,16 @@ class Plan:
         """Whether ``take`` would give an entry."""
         return self._peek() is not None
 
+    def next_use(self, key: Key) -> Step | None:
+        """The entry that reads a name next; None where there is none within the horizon."""
+        steps = self._by_key.get(key)
+        return steps[0] if steps else None
+
+    @property
+    def known_until(self) -> int:
+        """Number of the first entry beyond the horizon."""
+        return self._next
+
     def take(self) -> Step | None:
         """The next entry to send for; None when there is none within the horizon."""
         step = self._peek()

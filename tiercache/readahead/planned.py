@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import trio
 
 from tiercache.config import PlanConfig
+from tiercache.decisions import FORGETFUL, Decisions, Topic
 from tiercache.errors import Absent, Broken, Busy, Changed, Denied, TierCacheError
 from tiercache.metrics import Metrics
 from tiercache.model import Key, OriginId, VersionId
@@ -65,9 +66,17 @@ class Planned:
     """``spare_bytes`` bounds what may lie ahead of the readers in memory alone, where no tier keeps it."""
 
     def __init__(
-        self, config: PlanConfig, metrics: Metrics, nursery: trio.Nursery, *, at_once: int, spare_bytes: int
+        self,
+        config: PlanConfig,
+        metrics: Metrics,
+        nursery: trio.Nursery,
+        *,
+        at_once: int,
+        spare_bytes: int,
+        decisions: Decisions = FORGETFUL,
     ) -> None:
         self._config = config
+        self._decisions = decisions
         self._nursery = nursery
         self._at_once = at_once
         self._spare_bytes = spare_bytes
@@ -176,6 +185,7 @@ class Planned:
     def _note(self, running: Running, brought: Brought, took_s: float) -> None:
         self._files.labels(outcome="fetched" if brought.came else "resident").inc()
         if brought.came:
+            self._decisions.note(brought.version, Topic.AHEAD, why="plan")
             self._kept = brought.kept
             running.lead.fetched(took_s)
         self._mean_bytes += (brought.size_bytes - self._mean_bytes) / 16

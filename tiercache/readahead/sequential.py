@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tiercache.cache import Cache, VersionRef
 from tiercache.config import ReadaheadConfig
+from tiercache.decisions import FORGETFUL, Decisions, Topic
 from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, VersionId
 
@@ -97,9 +98,12 @@ class ReadAhead:
     keep others from reading ahead (its bytes stay in the cache).
     """
 
-    def __init__(self, cache: Cache, budget: ReadaheadConfig, metrics: Metrics) -> None:
+    def __init__(
+        self, cache: Cache, budget: ReadaheadConfig, metrics: Metrics, decisions: Decisions = FORGETFUL
+    ) -> None:
         self._cache = cache
         self._config = budget
+        self._note = decisions.note
         self._held_bytes = 0
         self._windows: OrderedDict[Window, None] = OrderedDict()
         self._gauge = metrics.readahead_in_flight_bytes
@@ -150,6 +154,7 @@ class ReadAhead:
             window.give_up()  # it was all here
             return
         self._hold(len(granted))
+        self._note(version.id, Topic.AHEAD, why="window")
 
     def _make_room(self, window: Window, wanted_bytes: int) -> int:
         for quiet in list(self._windows):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tiercache.decisions import FORGETFUL, Decisions, Topic
 from tiercache.metrics import Metrics
 from tiercache.model import Tier, VersionId
 from tiercache.policies.admission import Admission, Candidate, Everything
@@ -91,6 +92,7 @@ class FileTier:
         policy: Policy,
         metrics: Metrics,
         admission: Admission | None = None,
+        decisions: Decisions = FORGETFUL,
         max_object_share: float = 0.5,
         slow_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
@@ -120,6 +122,7 @@ class FileTier:
         self._count_evicted_bytes = metrics.evicted_bytes.labels(tier=tier.label)
         self._count_rejected = metrics.rejected.labels(tier=tier.label)
         self._refused = metrics.refused
+        self._note = decisions.note
         self._show_used = metrics.used_bytes.labels(tier=tier.label)
         self._show_resident = metrics.resident.labels(tier=tier.label)
         metrics.capacity_bytes.labels(tier=tier.label).set(capacity_bytes)
@@ -166,6 +169,14 @@ class FileTier:
         """Whether an object of this size may be kept at all; larger ones are streamed."""
         return self.works and object_bytes <= self.max_object_bytes
 
+    def shuts_out(self, object_bytes: int) -> str:
+        """Why it does not take any object of this size, in a word; empty when it does."""
+        if not self._usable:
+            return "off"
+        if not self._health.usable:
+            return "disk out of use"
+        return "" if object_bytes <= self.max_object_bytes else "too large"
+
     def reserve(
         self, version: VersionId, extent_bytes: int, *, object_bytes: int, name: bytes | None = None
     ) -> Reservation | None:
@@ -177,18 +188,17 @@ class FileTier:
         The version's whole size is put to the policy at its first extent; each extent is charged by itself, so that
         a few blocks of a large object take the room of a few blocks.
         """
-        if not self.takes(object_bytes):
+        charge = charge_bytes(extent_bytes)
+        why = self.shuts_out(object_bytes)
+        if not why and (why := self._refusal(version, charge, object_bytes, name)):
+            self._count_rejected.inc()
+        if why:
+            self._note(version, Topic.ADMISSION, self.tier, why)
             return None
         account = self._accounts.get(version)
-        if account is None and not self._admits(version, object_bytes, name):
-            self._count_rejected.inc()
-            return None
-        charge = charge_bytes(extent_bytes)
-        if not (self._evict_for(charge, keep=version) and self._floor_allows(charge, keep=version)):
-            self._count_rejected.inc()
-            return None
         if account is None:
             account = self._accounts[version] = _Account()
+            self._note(version, Topic.ADMISSION, self.tier)
         account.pending_bytes += charge
         self._pending_bytes += charge
         self._used_bytes += charge
@@ -222,7 +232,7 @@ class FileTier:
         goal, given = self._used_bytes - wanted_bytes, False
         if not self.works:
             return False
-        while self._used_bytes > goal and self._evict_one(_NOBODY):
+        while self._used_bytes > goal and self._evict_one(_NOBODY, "staged bytes"):
             given = True
         return given
 
@@ -296,19 +306,22 @@ class FileTier:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _admits(self, version: VersionId, object_bytes: int, name: bytes | None) -> bool:
-        if not self.policy.admits(version, charge_bytes(object_bytes)):
-            return False
-        if name is None:
-            return True
-        why = self.admission.refuses(Candidate(version, name), self.clock())
-        if why:
-            self._refused.labels(tier=self.tier.label, why=why).inc()
-        return not why
+    def _refusal(self, version: VersionId, charge: int, object_bytes: int, name: bytes | None) -> str:
+        """Why there is no place for an extent, in a word; empty when there is one, made by eviction if need be."""
+        if version not in self._accounts:
+            if not self.policy.admits(version, charge_bytes(object_bytes)):
+                return "policy"
+            why = "" if name is None else self.admission.refuses(Candidate(version, name), self.clock())
+            if why:
+                self._refused.labels(tier=self.tier.label, why=why).inc()
+                return why
+        if not self._evict_for(charge, keep=version):
+            return "no room"
+        return "" if self._floor_allows(charge, keep=version) else "free space"
 
     def _evict_for(self, charge: int, *, keep: VersionId = _NOBODY) -> bool:
         while self._used_bytes + charge > self.capacity_bytes:
-            if not self._evict_one(keep):
+            if not self._evict_one(keep, "room"):
                 return False
         return True
 
@@ -321,7 +334,7 @@ class FileTier:
         # A victim that somebody has open gives its room back later: evict what is missing once, never all there is.
         goal = self._used_bytes - missing
         while missing > 0 and self._used_bytes > goal:
-            if not self._evict_one(keep):
+            if not self._evict_one(keep, "free space"):
                 return False
         return missing <= 0 or self._missing_free_bytes(charge) <= 0
 
@@ -330,11 +343,12 @@ class FileTier:
         wanted_bytes = self.floor_bytes + self.reserved_bytes() + charge + self._pending_bytes
         return wanted_bytes - disk.f_bavail * disk.f_frsize
 
-    def _evict_one(self, keep: VersionId) -> bool:
+    def _evict_one(self, keep: VersionId, why: str) -> bool:
         victim = self.policy.evict(lambda key: key == keep or self.is_pinned(VersionId(key)))
         if victim is None:
             return False
         version = VersionId(victim)
+        self._note(version, Topic.LEAVING, self.tier, why, self.policy.name, keep or None)
         self._count_evictions.inc()
         self._count_evicted_bytes.inc(self.charged_bytes(version))
         self.on_evict(version)

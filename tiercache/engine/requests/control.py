@@ -57,6 +57,12 @@ async def status_path(call: Call, *, path: str, asker: list[Any] | None = None) 
 
 
 @operation(Nature.READ)
+async def why_path(call: Call, *, path: str, asker: list[Any] | None = None) -> dict[str, Any]:
+    """Where one file is and why, by local path under a mount or by URL, see ``engine.why``."""
+    return await call.engine.why.path(path, Asker(*asker or ()))
+
+
+@operation(Nature.READ)
 async def checkpoints_path(call: Call, *, path: str, asker: list[Any] | None = None) -> list[dict[str, Any]]:
     """The checkpoints in a directory, by local path under a mount or by URL, the latest first; before them the
     directory itself, or the file, if it is one."""
