@@ -67,6 +67,10 @@ class Metrics:
         self.plan_in_flight = self._gauge("plan_in_flight", "Planned files that are being brought")
         self.plan_held_bytes = self._gauge("plan_held_bytes", "Bytes that were brought and not read yet")
 
+        self.trace_recording = self._gauge("trace_recording", "Whether reads are recorded")
+        self.trace_reads = self._counter(
+            "trace_reads", "Reads while they are recorded (recorded, left out by the sample, lost)", "outcome"
+        )
         self.why_entries = self._gauge("why_entries", "Decisions that `tiercache why` remembers")
 
         self.staged_bytes = self._gauge("staged_bytes", "Bytes in staging that the origin does not have")

@@ -272,6 +272,20 @@ def plan(
 
 
 @app.command()
+def trace(
+    action: Annotated[str, typer.Argument(help="start or stop.", metavar="start|stop")],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+) -> None:
+    """Begin or end to record which versions are read, for advise. Counts until the engine ends; see trace.on."""
+    from tiercache.cli.link import attach_existing
+
+    one_of("start or stop", action, ("start", "stop"))
+    path = attach_existing(configuration(cache_dir, config, None)).request("trace", on=action == "start")
+    print(f"reads are recorded in {path}" if action == "start" else f"what was read is in {path}")
+
+
+@app.command()
 def stop(
     cache_dir: CacheDir = None,
     config: ConfigFile = None,

@@ -196,6 +196,18 @@ class CheckpointsConfig(Section):
     """And when nothing in it has changed for so long, where no file in it tells that all are there."""
 
 
+class TraceConfig(Section):
+    """The record of what is read, for ``tiercache advise``; in ``cache_dir/trace``."""
+
+    on: bool = False
+    sample: float = Field(default=1.0, gt=0, le=1)
+    """Of all versions this share is recorded, with all of its reads."""
+    max_bytes: Annotated[Bytes, at_least(MIB)] = 256 * MIB
+    """A read takes about 25 bytes; when it is full the older half goes."""
+    buffer_reads: Count = 65_536
+    """So many reads wait to be written; further ones are lost, and counted."""
+
+
 class WhyConfig(Section):
     """What ``tiercache why`` can tell."""
 
@@ -304,6 +316,7 @@ class Config(Section):
     upload: UploadConfig = UploadConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     why: WhyConfig = WhyConfig()
+    trace: TraceConfig = TraceConfig()
     metrics: MetricsConfig = MetricsConfig()
     engine: EngineConfig = EngineConfig()
     catalog: CatalogConfig = CatalogConfig()

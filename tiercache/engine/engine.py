@@ -32,6 +32,7 @@ from tiercache.engine.places import Places
 from tiercache.engine.plans import Plans
 from tiercache.engine.promises import Promises
 from tiercache.engine.status import Status
+from tiercache.engine.trace import Trace
 from tiercache.engine.tree_intents import follow
 from tiercache.engine.trees import Trees
 from tiercache.engine.warmup import Warmups
@@ -120,6 +121,7 @@ class Engine:
             nursery.start_soon(self.lent.run)
             await self.plans.recall()
             nursery.start_soon(self.plans.run)
+            nursery.start_soon(self.trace.run)
             nursery.start_soon(self.cache.run_trimmer)
             if self._own_process:
                 nursery.start_soon(self._ceiling.run)
@@ -203,6 +205,8 @@ class Engine:
             decisions=self.decisions,
         )
         self.plans = Plans(self)
+        self.trace = Trace(config, self.catalog, self.metrics)
+        closing.callback(self.trace.close)
         self.trees = Trees(
             config,
             self.catalog,
@@ -438,6 +442,7 @@ class Engine:
                 self.orphans,
                 self.config.checkpoints,
                 self.planned.opened,
+                self.trace.read,
             )
             promises = Promises(settings.ack, settings.sync_on_close, self.config.rules, uploads=settings.upload)
             found = self._namespaces[origin, settings] = Namespace(tree, settings, promises, parts)

@@ -33,6 +33,7 @@ class Files:
         self._staging = parts.staging
         self._orphans = parts.orphans
         self._opened = parts.opened
+        self._traced = parts.traced
 
     # -- opening ------------------------------------------------------------------------------------
 
@@ -44,6 +45,8 @@ class Files:
             self._opened(self._tree.origin_id, key)
         live = self._tree.live.obtain(entry.inode, key, entry)
         handle = self._handle(live, entry, writable=write, append=append)
+        if bring and entry.version and not entry.staged:
+            self._traced(entry.version, entry.size_bytes)
         try:
             if truncate:
                 await self._writes.truncate(live, 0)
@@ -236,6 +239,7 @@ class Files:
     def note_opened(self, version: VersionRef) -> None:
         """A program reads a file from its beginning that we had not to be asked for."""
         self._opened(version.origin_id, version.key)
+        self._traced(version.id, version.size_bytes)
 
     def expect_read(self, version: VersionRef, length: int) -> bool:
         """Let the disk begin to read a complete copy; whether there is one."""

@@ -9,7 +9,7 @@ from tiercache.cache import Cache
 from tiercache.config import CheckpointsConfig
 from tiercache.engine.orphans import Orphans
 from tiercache.journal import Journal
-from tiercache.model import Key, OriginId
+from tiercache.model import Key, OriginId, VersionId
 from tiercache.readahead import ReadAhead
 from tiercache.staging import Staging
 from tiercache.writeback import WriteBack
@@ -28,3 +28,5 @@ class Parts:
     checkpoints: CheckpointsConfig
     opened: Callable[[OriginId, Key], None]
     """To be called when a program opens a file to read it: plans follow their readers by it."""
+    traced: Callable[[VersionId, int], None]
+    """And this with the version and its size, once they are known."""

@@ -83,6 +83,16 @@ async def resolve(call: Call, *, path: str, keep: str, asker: list[Any] | None =
     return call.engine.status_of.spell(place.namespace.origin_id, kept) if kept else ""
 
 
+@operation(Nature.CHANGE)
+async def trace(call: Call, *, on: bool) -> str:
+    """Begin or end to record what is read; the file's path."""
+    if on:
+        call.engine.trace.start()
+    else:
+        await call.engine.trace.stop()
+    return str(call.engine.trace.path)
+
+
 @operation(Nature.READ)
 async def metrics(call: Call) -> bytes:
     """The figures as Prometheus text."""

@@ -36,11 +36,15 @@ async def open_(call: Call, *, namespace: int, key: bytes) -> dict[str, Any]:
     space = call.namespace(namespace)
     call.engine.planned.opened(space.origin_id, key)
     try:
-        return await _open(call, space, key)
+        answer = await _open(call, space, key)
     except Changed:
         # What we knew of the name is out of date: the object was replaced since. Ask again, once.
         expire(space.tree, key)
-        return await _open(call, space, key)
+        answer = await _open(call, space, key)
+    entry: Entry = answer["entry"]
+    if entry.version and not entry.staged:
+        call.engine.trace.read(entry.version, entry.size_bytes)
+    return answer
 
 
 async def _open(call: Call, space: Namespace, key: Key) -> dict[str, Any]:
@@ -162,6 +166,7 @@ async def touched(call: Call, *, ids: list[bytes], tiers: bytes) -> None:
     call.engine.cache.touched(VersionId(identity) for identity in ids)
     for identity in ids:
         call.engine.planned.touched(VersionId(identity))
+    call.engine.trace.touched(map(VersionId, ids))
     hits = call.engine.metrics.hits
     for tier in Tier:
         hits.labels(tier=tier.label).inc(tiers.count(tier))
