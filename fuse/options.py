@@ -26,7 +26,8 @@ class MountOptions(NamedTuple):
     allow_other: bool = False
     """Let other users in; file permissions still hold."""
     read_ahead_kb: int = 4096
-    """The kernel's own read-ahead on the mount; it stays at 128 whatever the protocol says, so it is set afterwards."""
+    """The kernel's own read-ahead on the mount. It takes the lesser of what root has set for the mount and what the
+    session tells it; libfuse's tells it no more than 128."""
     no_open: bool = False
     """The kernel opens and closes files without a word to us: no round trip for a file in its page cache. Right for
     many small files that nobody writes through this mount; large ones are read faster when they are opened, because

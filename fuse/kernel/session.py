@@ -280,7 +280,8 @@ class KernelDriver:
         return wire.INIT_OUT.pack(
             wire.MAJOR,
             wire.MINOR,
-            max_readahead_bytes,
+            # What it offers is its default, and it takes the lesser of our answer and what was set for the mount.
+            max(max_readahead_bytes, self._vfs.options.read_ahead_kb * 1024),
             flags & 0xFFFFFFFF,
             MAX_BACKGROUND,
             MAX_BACKGROUND * 3 // 4,

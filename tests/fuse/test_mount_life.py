@@ -119,6 +119,17 @@ def test_a_read_only_mount_refuses_every_change(
     umount_when_free(engine, mountpoint)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may widen it")
+def test_the_kernel_reads_ahead_on_a_mount_as_far_as_it_was_told(
+    engine: EngineProcess, posix: Source, mountpoint: Path
+) -> None:
+    engine.mount(posix, mountpoint, mount_options={"driver": "kernel", "read_ahead_kb": 2048})
+    device = os.stat(mountpoint).st_dev  # answered, and so the session has begun
+    device_name = f"{os.major(device)}:{os.minor(device)}"
+    assert Path(f"/sys/class/bdi/{device_name}/read_ahead_kb").read_text() == "2048\n"
+    umount_when_free(engine, mountpoint)
+
+
 def test_a_busy_mount_is_not_taken_away(mounted: Mounted, root: Path) -> None:
     (root / "file").write_bytes(b"x")
     with open(root / "file", "rb") as file:
