@@ -34,6 +34,14 @@ def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     assert ended.wait()
 
 
+def test_malloc_gives_an_engine_huge_pages(config: Config) -> None:
+    """An environment that tells glibc otherwise has the last word."""
+    with attached_client(config) as client:
+        environment = Path(f"/proc/{_pid(client)}/environ").read_bytes().split(b"\0")
+    wanted = os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    assert f"GLIBC_TUNABLES={wanted}".encode() in environment
+
+
 def test_auto_starts_an_engine_that_is_nobodys_child_and_keeps_a_log(config: Config) -> None:
     client = Client(config)
     pid = _pid(client)

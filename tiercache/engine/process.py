@@ -167,11 +167,16 @@ def supervisor_command(status: int) -> list[str]:
     return [sys.executable, "-P", "-m", "tiercache.engine.supervisor", str(status)]
 
 
+HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
+"""Lets malloc ask for huge pages for its mappings. The bytes of each ranged GET are a fresh one: in pages of 4 KiB the
+faults alone take a third of an engine's processor time for a cold read. glibc reads it at a program's start only."""
+
+
 def supervisor_environment() -> dict[str, str]:
     """Our environment, in which this package is found wherever it was found by us: at the end of the path."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(tiercache.__file__)))
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), home)))
-    return {**os.environ, "PYTHONPATH": path}
+    return {"GLIBC_TUNABLES": HUGE_PAGES, **os.environ, "PYTHONPATH": path}
 
 
 def supervisor_settings(config: Config) -> bytes:
