@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rig.seaweedfs import Bucket, client
-from tiercache.bench.proxy import SlowLine
+from tiercache.bench.proxy import SlowLine, Traffic, kind_of
 from tiercache.bench.slowness import SlowDisk, Slowness, parse_slowness
 from tiercache.errors import ConfigError
 
@@ -41,6 +41,38 @@ def test_every_request_goes_through_the_line_unchanged_and_is_counted(s3_bucket:
     assert seen.requests == 5
     assert seen.received_bytes > 5 * len(data)
     assert s3_bucket.get("a") == data
+
+
+def test_the_line_tells_reads_from_looks_and_listings(s3_bucket: Bucket) -> None:
+    with SlowLine(s3_bucket.server.endpoint, Slowness()) as line:
+        line.set_latency(0.001)
+        s3 = client(s3_bucket.server._replace(endpoint=line.endpoint))
+        client(s3_bucket.server).put_object(Bucket=s3_bucket.name, Key="a?prefix=", Body=b"data")
+        for _ in range(3):
+            s3.get_object(Bucket=s3_bucket.name, Key="a?prefix=")["Body"].read()
+        for _ in range(2):
+            s3.head_object(Bucket=s3_bucket.name, Key="a?prefix=")
+        s3.list_objects_v2(Bucket=s3_bucket.name)
+        seen = line.traffic()
+        s3.close()
+    assert (seen.requests, seen.gets, seen.heads, seen.lists) == (6, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "kind"),
+    [
+        (b"GET /b/key HTTP/1.1\r\n", "gets"),
+        (b"GET /b/prefix=1 HTTP/1.1\r\n", "gets"),
+        (b"GET /b?delimiter=/&list-type=2 HTTP/1.1\r\n", "lists"),
+        (b"GET /b?prefix=a HTTP/1.1\r\n", "lists"),
+        (b"HEAD /b/key HTTP/1.1\r\n", "heads"),
+        (b"PUT /b/key HTTP/1.1\r\n", ""),
+        (b"", ""),
+    ],
+)
+def test_a_request_is_told_by_how_it_begins(request_line: bytes, kind: str) -> None:
+    assert kind_of(request_line) == kind
+    assert not kind or kind in Traffic._fields
 
 
 @pytest.mark.parametrize("endpoint", ["https://s3.example.com", ""])
