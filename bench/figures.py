@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tiercache.bench.phases import Phase
-from tiercache.bench.results import Ratio, Row
+from tiercache.bench.results import Quantiles, Ratio, Row
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Naming, Reading, Saving, Workload
+from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Workload
 from tiercache.units import format_size
 
 NOTHING = "–"
@@ -26,6 +26,8 @@ class Column(NamedTuple):
 
 def columns(workload: Workload) -> list[Column]:
     """The columns after the target's name."""
+    if isinstance(workload, Epochs):
+        return _epoch_columns(workload)
     match workload:
         case Reading():
             unit = "reads/s" if workload.request_bytes else "files/s"
@@ -56,6 +58,37 @@ def columns(workload: Workload) -> list[Column]:
         Column("bytes came from", "by the engine's metrics", sources),
         Column("origin requests", "per request of the reader", lambda row: per_request(row.origin_requests)),
     ]
+
+
+def _epoch_columns(workload: Epochs) -> list[Column]:
+    files = f"of {workload.batch} files"
+    return [
+        Column("files/s", "median over the rounds", lambda row: number(row.rate_per_s)),
+        Column("MB/s", "10⁶ bytes in a second", lambda row: number(row.bytes_per_s / 1e6)),
+        Column("× bare loop", f"obstore, {workload.in_flight} in flight", lambda row: ratio(row.against_origin)),
+        Column("× local", "as fast as the same loader on a local directory", lambda row: ratio(row.against_local)),
+        Column("× best peer", "as fast as the fastest of the others", best_peer),
+        Column("batch p50", f"what a worker needs for a batch {files}", lambda row: p50(row.batch)),
+        Column("batch p99", f"what a worker needs for a batch {files}", lambda row: p99(row.batch)),
+        Column("wait p50", f"for the next batch {files}, by one who does nothing else", lambda row: p50(row.wait)),
+        Column("wait p99", f"for the next batch {files}, by one who does nothing else", lambda row: p99(row.wait)),
+        Column("CPU", "of the reading processes for one file, all their threads", lambda row: duration(row.cpu_s)),
+        Column("server CPU", "of the process behind the target for one file", server_cpu),
+        Column("GET HEAD LIST", "requests of one epoch at the origin", requests),
+    ]  # fmt: skip
+
+
+def requests(row: Row) -> str:
+    """``3000 0 4``."""
+    return NOTHING if row.asked is None else f"{row.asked.gets} {row.asked.heads} {row.asked.lists}"
+
+
+def p50(value: Quantiles | None) -> str:
+    return NOTHING if value is None else duration(value.p50_s)
+
+
+def p99(value: Quantiles | None) -> str:
+    return NOTHING if value is None else duration(value.p99_s)
 
 
 def shown_columns(workload: Workload, rows: Sequence[Row]) -> list[Column]:

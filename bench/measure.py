@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,11 +26,21 @@ class Timed(NamedTuple):
     """Processor time of the worker process (all its threads) during the requests."""
 
 
+class Flood(NamedTuple):
+    """What many threads of one worker measured together."""
+
+    timed: Timed
+    begins_ns: bytes
+    """An ``array("q")`` in the order of the pieces, as is ``ends_ns``."""
+    ends_ns: bytes
+
+
 class Stopwatch:
     """Runs while a target works."""
 
-    def __init__(self) -> None:
-        gc.collect()  # not in the middle of somebody's turn
+    def __init__(self, *, collect: bool = True) -> None:
+        if collect:
+            gc.collect()  # not in the middle of somebody's turn
         self._latencies = array("q")
         self._cpu_ns = 0
         self.moved_bytes = 0
@@ -46,15 +57,50 @@ class Stopwatch:
         return Timed(self._latencies.tobytes(), self.moved_bytes, self._cpu_ns)
 
 
-def read_pieces(session: Session, pieces: Iterable[Piece]) -> Timed:
+def read_pieces(session: Session, pieces: Iterable[Piece], *, collect: bool = True) -> Timed:
     """Read each piece and compare it with its digest. TierCacheError at the first wrong byte."""
-    watch = Stopwatch()
+    watch = Stopwatch(collect=collect)
     for piece in pieces:
         data = watch.time(session.read, piece)
-        if digest_of(data) != piece.digest:
-            raise TierCacheError(f"{piece.name}: {len(data)} bytes at {piece.offset} are not those that were stored")
+        check(piece, data)
         watch.moved_bytes += len(data)
     return watch.result()
+
+
+def check(piece: Piece, data: Any) -> None:
+    """TierCacheError if these are not the bytes of the piece."""
+    if digest_of(data) != piece.digest:
+        raise TierCacheError(f"{piece.name}: {len(data)} bytes at {piece.offset} are not those that were stored")
+
+
+def read_flood(session: Session, pieces: Sequence[Piece], in_flight: int) -> Flood:
+    """The same with so many threads, each of which takes the next piece; its digest is taken inside the clock."""
+    begins, ends = array("q", [0]) * len(pieces), array("q", [0]) * len(pieces)
+    failures: list[BaseException] = []
+    coming = iter(range(len(pieces)))
+
+    def take() -> None:
+        try:
+            for at in coming:  # an iterator of C, which threads may share
+                begins[at] = time.perf_counter_ns()
+                check(pieces[at], session.read(pieces[at]))
+                ends[at] = time.perf_counter_ns()
+        except BaseException as error:
+            failures.append(error)
+
+    gc.collect()
+    cpu_ns = time.process_time_ns()
+    threads = [threading.Thread(target=take) for _ in range(in_flight)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    latencies = array("q", (end - begin for begin, end in zip(begins, ends, strict=True)))
+    moved_bytes = sum(piece.length for piece in pieces)
+    timed = Timed(latencies.tobytes(), moved_bytes, time.process_time_ns() - cpu_ns)
+    return Flood(timed, begins.tobytes(), ends.tobytes())
 
 
 def save_parts(session: Session, name: str, parts: Sequence[memoryview], *, fsync: bool) -> Timed:

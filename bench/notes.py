@@ -8,9 +8,10 @@ from pathlib import Path
 from tiercache.bench.machine import filesystem_of
 from tiercache.bench.phases import DROPPED, WRITTEN, Phase
 from tiercache.bench.place import Place
+from tiercache.bench.slowness import Slowness
 from tiercache.bench.stage import Stage
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Reading, Workload
+from tiercache.bench.workloads import Epochs, Reading, Workload
 from tiercache.config.limits import memory_limit_bytes
 from tiercache.units import format_size
 
@@ -21,12 +22,25 @@ def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) ->
         "All targets take turns in each round; figures are medians over the rounds, ratios are medians of the ratios "
         "within a round. Every read was compared with a digest while the clock stood."
     )
-    yield stage.page_cache.how
+    if any(not isinstance(workload, Epochs) for workload in workloads):
+        yield stage.page_cache.how
     yield from _about_mounts(stage, workloads)
     yield from _proofs(stage)
     yield from _memory_notes(stage, workloads)
+    yield from _about_epochs(workloads)
     if filesystem_of(directory) in ("tmpfs", "ramfs"):
         yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
+
+
+def _about_epochs(workloads: Sequence[Workload]) -> Iterator[str]:
+    found = [workload for workload in workloads if isinstance(workload, Epochs)]
+    if found:
+        yield (
+            f"Epochs: {found[0].in_flight} requests in flight are the bare loop, which every row is held against; all "
+            "others read as a data loader. Latency is added as the part's name says, the server's own cache was full "
+            "for every row, and each cold epoch was seen to bring all its bytes from the origin. Their digests are "
+            "taken inside the clock."
+        )
 
 
 def _about_mounts(stage: Stage, workloads: Sequence[Workload]) -> Iterator[str]:
@@ -86,12 +100,12 @@ def _resident_shares(stage: Stage, phases: Set[Phase], *, besides: Role | None =
 def about_place(place: Place) -> Iterator[str]:
     """Where the truth lay, and how slow it was."""
     yield f"The origin is {place.description}."
-    if place.line is not None:
+    if place.line is not None and place.slowness != Slowness():
         yield (
             f"It is slowed down to {place.slowness} by a TCP proxy in front of the server, which every target's "
             "requests go through alike; its requests are those that the table counts for uncached targets."
         )
-    elif place.slowness is not None:
+    elif place.line is None and place.slowness is not None:
         yield (
             f"It is slowed down to {place.slowness} by the same model on both sides: in the engine for the cached "
             "targets, in the readers (with one bandwidth for all of them) for the uncached one."

@@ -21,6 +21,11 @@ class Phase(enum.StrEnum):
     STAT_WARM = "stat a name, warm"
     WALK_WARM = "walk the tree and stat each file, warm"
     CREATE = "create, write 4 KiB, close"
+    HINTED = "cold epoch, hinted"
+    SORTED = "cold epoch, blind, directory order"
+    SHUFFLED = "cold epoch, blind, random order"
+    AGAIN_HINTED = "second epoch, hinted"
+    AGAIN = "second epoch, blind"
 
 
 MEANINGS: dict[Phase, str] = {
@@ -37,11 +42,19 @@ MEANINGS: dict[Phase, str] = {
     Phase.STAT_WARM: "asked before",
     Phase.WALK_WARM: "directory by directory; walked once before",
     Phase.CREATE: "new small files, one after the other",
+    Phase.HINTED: "nothing cached; the order is random, and told before",
+    Phase.SORTED: "nothing cached, nothing told; the files in the order of their names",
+    Phase.SHUFFLED: "nothing cached, nothing told; random order",
+    Phase.AGAIN_HINTED: "by the node that read all of it once; another random order, told before",
+    Phase.AGAIN: "by the node that read all of it once; another random order, nothing told",
 }
 
 READING = (Phase.COLD, Phase.WARM, Phase.DISK_WARM)
 SAVING = (Phase.SAVE, Phase.DELIVER, Phase.LOAD, Phase.LOAD_FRESH)
 NAMING = (Phase.LIST_COLD, Phase.STAT_COLD, Phase.LIST_WARM, Phase.STAT_WARM, Phase.CREATE)
+
+EPOCHS = (Phase.HINTED, Phase.SORTED, Phase.SHUFFLED)
+"""The first and the last have a second epoch after them."""
 
 DROPPED = frozenset({Phase.COLD, Phase.DISK_WARM, Phase.LOAD_FRESH})
 """The page cache is empty before these."""

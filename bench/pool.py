@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tiercache.bench import measure
 from tiercache.bench.dataset import Piece, digest_of, random_bytes
-from tiercache.bench.measure import Timed
+from tiercache.bench.measure import Flood, Timed
 from tiercache.bench.sessions import Session, open_session
 from tiercache.bench.slowness import SlowDisk
 from tiercache.bench.targets import Setup
@@ -73,6 +73,15 @@ class WorkerPool:
         """Share pieces out and read them at the same time."""
         return self._each([("read", name, list(pieces[worker::workers])) for worker in range(workers)])
 
+    def post(self, worker: int, method: str, *arguments: Any) -> None:
+        """Give one worker something to do after what it has; each is answered in turn."""
+        with suppress(BrokenPipeError):  # it has ended; there will be no answer
+            self._pipes[worker].send((method, *arguments))
+
+    def answer(self, worker: int, name: str) -> Any:
+        """What the worker made of the first thing posted that is not answered. ``name`` is that of the session."""
+        return _checked(_received(self._pipes[worker]), name)
+
     def keep(self, seed: str, size_bytes: int) -> bytes:
         """Let the first worker make the bytes that it will save, once; their digest."""
         [digest] = self._each([("keep", seed, size_bytes)])
@@ -103,18 +112,26 @@ class WorkerPool:
         pipes = self._pipes[: len(messages)]
         for pipe, message in zip(pipes, messages, strict=True):
             pipe.send(message)
-        answers = []
-        for pipe in pipes:
-            try:
-                answers.append(pipe.recv())
-            except EOFError:
-                answers.append(_Failure("a worker process of the benchmark ended", ""))
-        for answer, message in zip(answers, messages, strict=True):
-            if isinstance(answer, _Failure):
-                if os.environ.get("TIERCACHE_DEBUG", "0") not in ("", "0"):
-                    print(answer.trace)
-                raise TierCacheError(f"{message[1] if message[0] != 'keep' else ''}: {answer.message}")
-        return answers
+        answers = [_received(pipe) for pipe in pipes]
+        return [
+            _checked(answer, message[1] if message[0] != "keep" else "")
+            for answer, message in zip(answers, messages, strict=True)
+        ]
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return _Failure("a worker process of the benchmark ended", "")
+
+
+def _checked(answer: Any, name: str) -> Any:
+    if isinstance(answer, _Failure):
+        if os.environ.get("TIERCACHE_DEBUG", "0") not in ("", "0"):
+            print(answer.trace)
+        raise TierCacheError(f"{name}: {answer.message}")
+    return answer
 
 
 def _serve(pipe: Connection, disk: SlowDisk | None) -> None:
@@ -153,6 +170,12 @@ class _Worker:
 
     def read(self, name: str, pieces: list[Piece]) -> Timed:
         return measure.read_pieces(self._sessions[name], pieces)
+
+    def load(self, name: str, pieces: list[Piece]) -> Timed:
+        return measure.read_pieces(self._sessions[name], pieces, collect=False)
+
+    def flood(self, name: str, pieces: list[Piece], in_flight: int) -> Flood:
+        return measure.read_flood(self._sessions[name], pieces, in_flight)
 
     def keep(self, seed: str, size_bytes: int) -> bytes:
         self._kept = memoryview(random_bytes(seed, size_bytes))

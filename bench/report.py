@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from tiercache.bench.figures import NOTHING, all_ratios
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import Epoch, Ratio, Row, rows_of
-from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Naming, Reading, Saving, Workload
-from tiercache.units import format_size
+from tiercache.bench.targets import BARE_LOOP, Role
+from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Workload
+from tiercache.units import format_duration, format_size
 
 
 class Summary(NamedTuple):
@@ -55,7 +55,8 @@ class Report:
     def comparison(self) -> str:
         """What the summary's figures are, in words."""
         others = {
-            "on the origin": any(row.against_origin for row in self.rows),
+            "on the origin": any(row.against_origin and row.target.origin_peer != BARE_LOOP for row in self.rows),
+            "in a bare loop over the origin": any(row.target.origin_peer == BARE_LOOP for row in self.rows),
             "on a local directory": any(row.against_local for row in self.rows),
             "on the mounts of the peers": any(row.against_peers for row in self.rows),
         }
@@ -101,6 +102,12 @@ def describe(workload: Workload) -> str:
             size = format_size(workload.median_bytes)
             workers = "one worker" if workload.workers == 1 else f"{workload.workers} workers"
             return f"{workload.files} files, median {size}, {workload.order} order, {workers}"
+        case Epochs():
+            size = format_size(workload.median_bytes)
+            return (
+                f"{workload.files} files, median {size}, batches of {workload.batch}, {workload.workers} workers × "
+                f"prefetch {workload.prefetch}, latency {format_duration(workload.latency_s)}"
+            )
         case Saving():
             return f"{format_size(workload.size_bytes)} in writes of {format_size(workload.write_bytes)}"
         case Naming() if workload.phases == (Phase.CREATE,):
@@ -118,6 +125,9 @@ def _row_as_dict(row: Row) -> dict[str, Any]:
         value = getattr(row, name)
         found[name] = value._asdict() if isinstance(value, Ratio) else None
     found["against_peers"] = {name: value._asdict() for name, value in row.against_peers.items()}
+    for name in ("batch", "wait", "asked"):
+        value = getattr(row, name)
+        found[name] = value._asdict() if value is not None else None
     found["origin_peer"] = row.target.origin_peer
     found["local_peer"] = row.target.local_peer
     return found
@@ -134,6 +144,8 @@ def _epoch_as_dict(epoch: Epoch) -> dict[str, Any]:
         "busy_s": epoch.busy_s,
         "cpu_s": epoch.cpu_s,
         "resident_before": epoch.resident_before,
+        "batch_s": epoch.batch_s,
+        "wait_s": epoch.wait_s,
         "server": epoch.spent.server._asdict() if epoch.spent.server else None,
         "engine": epoch.spent.use._asdict() if epoch.spent.use else None,
         "counters": epoch.spent.counters,

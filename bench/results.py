@@ -5,83 +5,15 @@ from __future__ import annotations
 import statistics
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tiercache.bench.loading import Loaded
 from tiercache.bench.measure import Timed
 from tiercache.bench.phases import WRITTEN, Phase
-from tiercache.bench.processes import Usage
 from tiercache.bench.proxy import Traffic
+from tiercache.bench.spent import NOTHING_TOLD, Spent, TierUse
 from tiercache.bench.targets import Role, Target
-
-Counters = dict[str, float]
-"""By name, with the labels in brackets."""
-
-
-def grown(status: dict[str, Any], *, since: dict[str, Any]) -> Counters:
-    """Which of the engine's counters grew between two answers of it, and by how much."""
-    before = _counters(since)
-    found = {name: value - before.get(name, 0.0) for name, value in _counters(status).items()}
-    return {name: value for name, value in found.items() if value}
-
-
-def _counters(status: dict[str, Any]) -> Counters:
-    found: Counters = {}
-    for name, value in status["metrics"].items():
-        if not name.endswith(("_total", "_sum", "_count")):
-            continue
-        if isinstance(value, dict):
-            found |= {f"{name}[{labels}]": each for labels, each in value.items()}
-        else:
-            found[name] = value
-    return found
-
-
-class TierUse(NamedTuple):
-    """How the engine answered during some epochs: figures of its metrics, as a difference."""
-
-    ram_hits: float = 0
-    nvme_hits: float = 0
-    misses: float = 0
-    ram_bytes: float = 0
-    nvme_bytes: float = 0
-    origin_requests: float = 0
-    origin_bytes: float = 0
-
-    @classmethod
-    def of(cls, status: dict[str, Any]) -> TierUse:
-        """The figures so far."""
-        figures = status["metrics"]
-        hits, read_bytes = figures.get("hits_total", {}), figures.get("read_bytes_total", {})
-        return cls(
-            ram_hits=hits.get("ram", 0),
-            nvme_hits=hits.get("nvme", 0),
-            misses=figures.get("misses_total", 0),
-            ram_bytes=read_bytes.get("ram", 0),
-            nvme_bytes=read_bytes.get("nvme", 0),
-            origin_requests=sum(figures.get("origin_requests_total", {}).values()),
-            origin_bytes=figures.get("origin_bytes_total", {}).get("read", 0),
-        )
-
-    def plus(self, other: TierUse) -> TierUse:
-        return TierUse(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def minus(self, other: TierUse) -> TierUse:
-        return TierUse(*(a - b for a, b in zip(self, other, strict=True)))
-
-
-class Spent(NamedTuple):
-    """What happened behind a target during an epoch; None where nobody counts."""
-
-    server: Usage | None = None
-    """Of the process that serves it: our engine's or a peer's."""
-    use: TierUse | None = None
-    counters: Counters | None = None
-    traffic: Traffic | None = None
-    """What went through the simulated line."""
-
-
-NOTHING_TOLD = Spent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +32,10 @@ class Epoch:
     spent: Spent = NOTHING_TOLD
     resident_before: float | None = None
     """Share of the pages that were in the page cache before, by mincore."""
+    batch_s: tuple[float, ...] = ()
+    """Of each batch of a data loader: how long its worker needed for it."""
+    wait_s: tuple[float, ...] = ()
+    """Of each batch: how long one who takes them in order, and does nothing else, waited for it."""
 
     @property
     def requests(self) -> int:
@@ -129,6 +65,25 @@ def epoch_of(workload: str, phase: Phase, target: Target, number: int, timed: Se
         sum(worker.cpu_ns for worker in timed) / 1e9,
         **more,
     )
+
+
+def loaded_epoch(workload: str, phase: Phase, target: Target, number: int, loaded: Loaded, *, spent: Spent) -> Epoch:
+    """What a data loader measured: its time is that of the whole epoch."""
+    epoch = epoch_of(workload, phase, target, number, loaded.timed, spent=spent)
+    return replace(epoch, busy_s=loaded.wall_s, batch_s=loaded.batch_s, wait_s=loaded.wait_s)
+
+
+class Quantiles(NamedTuple):
+    """Of times in seconds."""
+
+    p50_s: float
+    p99_s: float
+
+    @classmethod
+    def of(cls, times_s: Iterable[float]) -> Quantiles | None:
+        """None if there are none."""
+        ordered = sorted(times_s)
+        return cls(_quantile(ordered, 0.50), _quantile(ordered, 0.99)) if ordered else None
 
 
 class Ratio(NamedTuple):
@@ -171,6 +126,10 @@ class Row:
     """Per request of the reader; None where nobody counts."""
     resident_before: float | None
     """The worst of the rounds."""
+    batch: Quantiles | None = None
+    wait: Quantiles | None = None
+    asked: Traffic | None = None
+    """Through the line, in one round."""
 
 
 def rows_of(epochs: Iterable[Epoch]) -> list[Row]:
@@ -212,7 +171,16 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
         sources_of(epochs),
         _origin_requests(epochs),
         worst(known) if known else None,
+        batch=Quantiles.of(time_s for epoch in epochs for time_s in epoch.batch_s),
+        wait=Quantiles.of(time_s for epoch in epochs for time_s in epoch.wait_s),
+        asked=_asked(epochs),
     )
+
+
+def _asked(epochs: Sequence[Epoch]) -> Traffic | None:
+    """The median of each count over the rounds."""
+    seen = [epoch.spent.traffic for epoch in epochs if epoch.spent.traffic is not None]
+    return Traffic(*(round(statistics.median(counts)) for counts in zip(*seen, strict=True))) if seen else None
 
 
 def _ratio(epochs: list[Epoch], others: list[Epoch]) -> Ratio | None:
@@ -234,7 +202,7 @@ def _against_peers(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> di
     return found
 
 
-def _quantile(ordered: Sequence[int], share: float) -> float:
+def _quantile(ordered: Sequence[float], share: float) -> float:
     return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tiercache.bench.epochs import run_epochs
 from tiercache.bench.machine import describe_machine, is_busy
 from tiercache.bench.naming import run_naming
 from tiercache.bench.node import why_no_mount
@@ -22,7 +23,7 @@ from tiercache.bench.report import Report, make_report
 from tiercache.bench.saving import run_saving
 from tiercache.bench.slowness import SlowDisk, Slowness
 from tiercache.bench.stage import Stage
-from tiercache.bench.workloads import Naming, Reading, Saving, Workload
+from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Workload
 from tiercache.errors import ConfigError
 
 BUSY = "Others were using this machine when the run began: trust the ratios more than the figures."
@@ -62,7 +63,10 @@ def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None 
     if not workloads:
         raise ConfigError(f"nothing but mounts would be measured, and there can be none: {no_mount}")
     against = () if no_mount else plan.against
-    workers = max((workload.workers for workload in workloads if isinstance(workload, Reading)), default=1)
+    workers = max((each.workers for each in workloads if isinstance(each, Reading | Epochs)), default=1)
+    slowness = plan.slowness
+    if slowness is None and any(isinstance(each, Epochs) for each in workloads):
+        slowness = Slowness()
     disk = SlowDisk(plan.slowness) if plan.slowness else None
     missing: list[str] = []
 
@@ -72,7 +76,7 @@ def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None 
 
     with (
         show_progress() as progress,
-        make_place(plan.origin, plan.origin_options, slowness=plan.slowness, work_directory=directory) as place,
+        make_place(plan.origin, plan.origin_options, slowness=slowness, work_directory=directory) as place,
         open_peers(against, place, directory / "peers", complain) as peers,
         WorkerPool(workers, disk) as pool,
     ):
@@ -117,6 +121,8 @@ def run_workload(stage: Stage, workload: Workload) -> None:
             run_saving(stage, workload)
         case Naming():
             run_naming(stage, workload)
+        case Epochs():
+            run_epochs(stage, workload)
 
 
 def _settings(plan: Plan, place: Place) -> dict[str, str]:

@@ -18,8 +18,9 @@ from tiercache.bench.phases import OURS_ONLY, Phase
 from tiercache.bench.place import Place
 from tiercache.bench.pool import WorkerPool
 from tiercache.bench.progress import Progress
-from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of, grown
+from tiercache.bench.results import Epoch, epoch_of
 from tiercache.bench.served import Behind, Served
+from tiercache.bench.spent import Spent, TierUse, grown
 from tiercache.bench.targets import Call, Role, Setup, Target, targets_for
 from tiercache.bench.terms import Terms
 
@@ -189,9 +190,11 @@ class Stage:
     ) -> None:
         """Note down one epoch."""
         spent = before.spent()
-        self.epochs.append(
-            epoch_of(workload, phase, target, number, timed, spent=spent, resident_before=resident_before)
-        )
+        self.add(epoch_of(workload, phase, target, number, timed, spent=spent, resident_before=resident_before))
+
+    def add(self, epoch: Epoch) -> None:
+        """Note down one that is made already."""
+        self.epochs.append(epoch)
         self.progress.advance()
 
     def before(self, served: Served | None) -> Before:
@@ -245,11 +248,12 @@ def setup_of(target: Target, place: Place, local: Path, served: Served | None) -
             return Setup("fsspec", target.call, str(local), "file")
         case "fsspec", Role.CACHED:
             assert isinstance(served, Node)
-            return Setup("fsspec", target.call, place.root, "tiercache", _our_options(place, served))
+            return Setup("fsspec", target.call, place.root, "tiercache", our_options(place, served))
     return Setup(target.kind, target.call, place.root, place.protocol, place.options)
 
 
-def _our_options(place: Place, node: Node) -> dict[str, Any]:
+def our_options(place: Place, node: Node) -> dict[str, Any]:
+    """Of our fsspec filesystem, attached to a node."""
     return {
         "target_protocol": place.protocol,
         "target_options": place.engine_options,

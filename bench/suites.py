@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tiercache.bench.phases import Phase
-from tiercache.bench.workloads import Naming, Order, Reading, Saving, Workload
+from tiercache.bench.workloads import Epochs, Naming, Order, Reading, Saving, Workload
 from tiercache.errors import ConfigError
 from tiercache.units import GIB, KIB, MIB
 
@@ -129,6 +129,15 @@ _MOUNT: Final[tuple[Workload, ...]] = (
 )
 """What a mount is promised to be, beside a plain directory and beside other mounts."""
 
+_EPOCHS = Epochs(
+    name="epochs",
+    title="epochs of a data loader over images of about 110 KB",
+    files=3000,
+    median_bytes=105 * KIB,
+    spread=0.35,
+    latency_s=0.0,
+)
+
 SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
     "smallfiles": (
         _IMAGES,
@@ -182,15 +191,21 @@ SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
         ),
     ),
     "mount": _MOUNT,
+    "epochs": tuple(
+        replace(_EPOCHS, name=f"epochs-{latency_ms}ms", latency_s=latency_ms / 1000) for latency_ms in (0, 10, 30)
+    ),
 }
 """By the name that the command line gives them."""
+
+APART: Final = frozenset({"epochs"})
+"""Not among ``all``: they take long, and read through a line that would slow the others down."""
 
 
 def find_workloads(name: str) -> list[Workload]:
     """A suite, all of them, or a single workload of one. ConfigError says which there are."""
     everything = [workload for suite in SUITES.values() for workload in suite]
     if name == "all":
-        return everything
+        return [workload for suite, workloads in SUITES.items() if suite not in APART for workload in workloads]
     found = list(SUITES.get(name, ())) or [workload for workload in everything if workload.name == name]
     if not found:
         parts = [workload.name for workload in everything if workload.name not in SUITES]

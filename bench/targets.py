@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tiercache.bench.place import Place
@@ -69,6 +69,7 @@ LOCAL_CAT = "local directory, fsspec cat_file()"
 S3FS_OPEN = "s3fs open()"
 S3FS_CAT = "s3fs cat_file()"
 OBSTORE = "obstore get()"
+BARE_LOOP = "bare obstore loop"
 DIRECTORY = "origin directory, open()"
 MOUNT = "tiercache mount, open()"
 OURS_OPEN = "tiercache fsspec open()"
@@ -117,3 +118,21 @@ def targets_for(
     if mounts_only:
         found = [target for target in found if target.mounted or target.name == PLAIN_OPEN]
     return [target for target in found if target.call in calls]
+
+
+def epoch_targets(*, blind: bool, mount: bool, peers: Sequence[str]) -> list[Target]:
+    """Who reads epochs of an S3 origin. Each is held against the bare loop; where others have a chance, against them.
+
+    ``blind``: in random order, without a word before, so that others can do the same.
+    """
+    found = [Target(BARE_LOOP, "obstore", Role.ORIGIN, Call.GET)]
+    if mount:
+        found += [Target(MOUNT, "plain", Role.CACHED, Call.OPEN, mounted=True)]
+    found += [Target(OURS_CAT, "fsspec", Role.CACHED, Call.CAT)]
+    if blind:
+        found += [Target(S3FS_CAT, "fsspec", Role.ORIGIN, Call.CAT, program="s3fs cat_file()")]
+        found += [
+            Target(f"{peer} mount, open()", "plain", Role.PEER, Call.OPEN, mounted=True, program=peer) for peer in peers
+        ]
+    found += [Target(PLAIN_OPEN, "plain", Role.LOCAL, Call.OPEN)]
+    return [replace(target, origin_peer=BARE_LOOP, local_peer=PLAIN_OPEN) for target in found]

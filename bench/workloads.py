@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from tiercache.bench.phases import NAMING, READING, SAVING, Phase
+from tiercache.bench.phases import EPOCHS, NAMING, READING, SAVING, Phase
 from tiercache.config import ProfileName
 from tiercache.units import KIB
 
@@ -123,7 +123,43 @@ class Naming:
         )
 
 
-Workload = Reading | Saving | Naming
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epochs:
+    """Epochs of a data loader over many small files of an object store, which is as far away as ``latency_s``."""
+
+    name: str
+    title: str
+    files: int
+    median_bytes: int
+    spread: float = 0.0
+    latency_s: float
+    workers: int = 4
+    prefetch: int = 2
+    """Batches that a worker has to read at a time."""
+    batch: int = 64
+    """Files."""
+    in_flight: int = 64
+    """Of the bare loop that everything is held against."""
+    phases: tuple[Phase, ...] = EPOCHS
+    request_bytes: int = 0
+    seed: int = 5
+
+    @property
+    def dataset(self) -> str:
+        """Workloads with the same one read the same files."""
+        return f"epochs-{self.files}-{self.median_bytes}-{self.spread:g}-{self.seed}"
+
+    @property
+    def mounts_only(self) -> bool:
+        return False
+
+    def scaled(self, factor: float) -> Epochs:
+        """Fewer or more files, never less than three batches."""
+        batch = min(self.batch, _at_least(self.batch * factor, 4))
+        return replace(self, batch=batch, files=_at_least(self.files * factor, 3 * batch))
+
+
+Workload = Reading | Saving | Naming | Epochs
 
 
 def _at_least(value: float, least: int) -> int:

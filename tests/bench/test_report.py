@@ -14,7 +14,8 @@ from tiercache.bench.phases import Phase
 from tiercache.bench.plots import write_png
 from tiercache.bench.processes import Usage
 from tiercache.bench.report import Report, describe, make_report
-from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of
+from tiercache.bench.results import Epoch, epoch_of
+from tiercache.bench.spent import Spent, TierUse
 from tiercache.bench.suites import SUITES, find_workloads
 from tiercache.bench.table import print_report
 from tiercache.bench.targets import LOCAL_OPEN, OURS_OPEN, S3FS_OPEN, Call, Role, Target

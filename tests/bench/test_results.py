@@ -10,7 +10,8 @@ from tiercache.bench.figures import best_peer
 from tiercache.bench.measure import Timed
 from tiercache.bench.phases import Phase
 from tiercache.bench.processes import Usage
-from tiercache.bench.results import Epoch, Spent, TierUse, epoch_of, grown, rows_of, sources_of
+from tiercache.bench.results import Epoch, epoch_of, rows_of, sources_of
+from tiercache.bench.spent import Spent, TierUse, grown
 from tiercache.bench.targets import Call, Role, Target
 
 ORIGIN = Target("origin", "plain", Role.ORIGIN, Call.OPEN, local_peer="local")

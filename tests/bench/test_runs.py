@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rig.benchmarks import run
 from tiercache.bench import node
 from tiercache.bench.cli import main
 from tiercache.bench.peers.choice import KINDS
@@ -53,13 +54,6 @@ PHASES = {
         "mount-memory": {"cold"},
     },
 }
-
-
-def run(workload: str, arguments: list[str], tmp_path: Path) -> Any:
-    assert main([workload, *arguments, f"--json={tmp_path / 'r.json'}"]) == 0
-    assert list((tmp_path / "work").iterdir()) == []
-    assert not [mount for mount in mounts() if str(tmp_path) in mount.mountpoint]
-    return json.loads((tmp_path / "r.json").read_text())
 
 
 def processes_that_name(path: Path) -> list[str]:

@@ -1,0 +1,62 @@
+"""Epochs of a data loader, run small: the rows are there, and they are what they say."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rig.benchmarks import run
+from tiercache.bench.cli import main
+from tiercache.bench.epochs import SECOND
+from tiercache.bench.peers.choice import KINDS
+from tiercache.bench.phases import Phase
+from tiercache.bench.suites import find_workloads
+from tiercache.bench.targets import BARE_LOOP, MOUNT, OURS_CAT, PLAIN_OPEN, S3FS_CAT
+from tiercache.errors import ConfigError
+
+COLD_OF = {second: cold for cold, second in SECOND.items()}
+EPOCHS = {
+    Phase.HINTED: {BARE_LOOP, MOUNT, OURS_CAT},
+    Phase.SORTED: {BARE_LOOP, MOUNT, OURS_CAT},
+    Phase.SHUFFLED: {BARE_LOOP, MOUNT, OURS_CAT, S3FS_CAT},
+    Phase.AGAIN_HINTED: {MOUNT, OURS_CAT, PLAIN_OPEN},
+    Phase.AGAIN: {MOUNT, OURS_CAT, PLAIN_OPEN},
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("workload", ["epochs-10ms", pytest.param("epochs", marks=pytest.mark.exhaustive)])
+def test_hinted_and_blind_epochs_are_rows_of_their_own(
+    workload: str, quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """Wrong bytes, or a cold epoch that the origin did not answer, would end the run."""
+    found = run(workload, [*quick_arguments, "--against=rclone"], tmp_path)
+    assert bench_keys() == []
+    parts = {part.name: part for part in find_workloads(workload)}
+    assert {row["workload"] for row in found["rows"]} == parts.keys()
+    peers = {row["target"] for row in found["rows"] if row["role"] == "peer"}
+    assert bool(peers) == bool(KINDS["rclone"].find())
+    for name, phases in itertools.product(parts, EPOCHS.items()):
+        phase, targets = phases
+        rows = {row["target"]: row for row in found["rows"] if (row["workload"], row["phase"]) == (name, phase)}
+        assert rows.keys() == (targets | peers if Phase.SHUFFLED in (phase, COLD_OF.get(phase)) else targets)
+        for target, row in rows.items():
+            assert row["wait"]["p99_s"] >= row["wait"]["p50_s"] >= 0
+            assert row["batch"]["p99_s"] >= row["batch"]["p50_s"] > 0
+            if phase in COLD_OF:
+                assert row["against_local"]["median"] > 0
+                assert target in peers or row["asked"]["gets"] == 0
+            else:
+                assert row["against_origin"]["median"] > 0
+                assert row["asked"]["gets"] >= row["requests"]
+
+
+def test_epochs_need_an_object_store(tmp_path: Path) -> None:
+    for name in ("work", "origin"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match="epochs-0ms needs an S3 origin"):
+        main(["epochs", "--quick", f"--origin={tmp_path / 'origin'}", f"--work-dir={tmp_path / 'work'}"])
+    assert list((tmp_path / "origin").iterdir()) == []
