@@ -301,7 +301,8 @@ class Cache:
             log.warning("the catalog cannot tell what is to be verified: %s", error)
 
     def close(self) -> None:
-        """Close the descriptors. The nursery is the caller's to end, before."""
+        """Close the descriptors, end the threads. The nursery is the caller's to end, before."""
+        self._fetcher.close()
         self._copies.close()
 
     def held_by(self, version: VersionId) -> list[str]:

@@ -14,11 +14,17 @@ from tiercache.tier import FileIdentity
 
 
 class Draft:
-    """An open file with all bytes of an object. Whoever made it closes it, named or not."""
+    """An open file with all bytes of an object; a context manager, which closes it, named or not."""
 
     def __init__(self, fd: int, checksums: bytes) -> None:
         self._fd = fd
         self.checksums = checksums
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @classmethod
     def write(cls, directory: str, data: memoryview) -> Draft | None:

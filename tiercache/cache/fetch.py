@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import trio
 
 from tiercache.cache.copies import Copies
+from tiercache.cache.crew import Crew
 from tiercache.cache.draft import Draft
 from tiercache.cache.fill import Fill, Filler, Written
 from tiercache.cache.flight import Flight
@@ -22,6 +24,7 @@ from tiercache.metrics import Metrics
 from tiercache.model import BLOCK_SIZE_BYTES, Tier, VersionId
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +51,18 @@ class Fetcher:
         self._states = states
         self._filler = filler
         self._nursery = nursery
-        self._limiter = trio.CapacityLimiter(fetch.concurrency)
+        self._crew = Crew(fetch.concurrency, copies.records.batch)
+        self._few_spare = max(1, fetch.concurrency // 4)
         self._memory = memory
         self._decisions = decisions
-        self._gauge = metrics.fetches_in_flight
+        metrics.fetches_in_flight.set_function(lambda: self._crew.under_way)
         self._part_bytes = fetch.part_size
 
     @property
     def busy(self) -> bool:
         """Whether a further request would have to wait for its turn, or would make a reader's wait. Whether there is
         memory for it is asked when it is sent for."""
-        return self._limiter.available_tokens < max(1, self._limiter.total_tokens // 4)
+        return self._crew.spare < self._few_spare
 
     @property
     def blocks_per_request(self) -> int:
@@ -81,39 +85,63 @@ class Fetcher:
         self._nursery.start_soon(self._run, version, flight)
         return flight
 
-    async def request(self, call: Callable[[], T]) -> T:
-        """Run one blocking call to an origin; the caller holds the memory for what it brings."""
-        self._gauge.inc()
-        try:
-            return await trio.to_thread.run_sync(call, limiter=self._limiter)
-        finally:
-            self._gauge.dec()
+    async def request(self, call: Callable[[], T], landed: Callable[[T], R]) -> R:
+        """``landed(call())``, the call to an origin in a thread; the caller holds the memory for what it brings. The
+        landing is inside a transaction of the catalog."""
+        return await self._crew.run(call, landed)
 
     def drafts_in(self) -> str:
         """Where a worker may write what it fetched by name; empty: nowhere."""
         # Each of those that are under way may be about to write as much as it holds.
         return self._filler.drafts_in(self._memory.used_bytes(Purpose.FETCH))
 
-    async def keep(self, version: VersionRef, data: memoryview, draft: Draft | None = None) -> None:
-        """Fill the tiers with a whole object that was fetched by name, unless that is done or on its way."""
+    def keep_draft(self, version: VersionRef, data: memoryview, draft: Draft) -> None:
+        """Fill the tiers with a whole object that was fetched by name and is written already, unless that is done or on
+        its way."""
         with self._states.use(version) as state:
-            blocks = range(state.residency.block_count)
-            if self._is_kept(version) or any(state.has_or_awaits(block) for block in blocks):
+            begun = self._begin_keeping(version, state)
+            if begun is not None:
+                flight, fill = begun
+                self._filler.end(fill, Filler.name(fill, draft, data))
+                self._end(version, flight, data)
+
+    async def keep(self, version: VersionRef, data: memoryview) -> None:
+        """The same for one that is not written yet."""
+        with self._states.use(version) as state:
+            begun = self._begin_keeping(version, state)
+            if begun is None:
                 return
-            flight = Flight(blocks, version.size_bytes)
-            self._take_off(state, flight)
-            fill = self._filler.begin(version, state, flight)
+            flight, fill = begun
             try:
-                if draft is not None:
-                    written = Filler.name(fill, draft, data)
-                else:
-                    written = await trio.to_thread.run_sync(Filler.write, fill, data, limiter=self._limiter)
+                await self._fill(fill, partial(Filler.write, fill, data))
             except BaseException:
-                self._filler.cancel(fill)
                 self._end(version, flight, Busy("the engine stops"))
                 raise
-            self._filler.end(fill, written)
             self._end(version, flight, data)
+
+    def _begin_keeping(self, version: VersionRef, state: VersionState) -> tuple[Flight, Fill] | None:
+        blocks = range(state.residency.block_count)
+        if self._is_kept(version) or any(state.has_or_awaits(block) for block in blocks):
+            return None
+        flight = Flight(blocks, version.size_bytes)
+        self._take_off(state, flight)
+        return flight, self._filler.begin(version, state, flight)
+
+    async def _fill(self, fill: Fill, write: Callable[[], Written]) -> Written:
+        ended = False
+
+        def landed(written: Written) -> Written:
+            nonlocal ended
+            ended = True
+            self._filler.end(fill, written)
+            return written
+
+        try:
+            return await self._crew.run(write, landed)
+        except BaseException:
+            if not ended:
+                self._filler.cancel(fill)
+            raise
 
     def _is_kept(self, version: VersionRef) -> bool:
         if self._copies.is_complete(version.id):
@@ -151,18 +179,13 @@ class Fetcher:
                 self._memory.release(purpose, charge)
 
     async def _fetch(self, version: VersionRef, state: VersionState, flight: Flight) -> memoryview:
-        self._gauge.inc()
-        try:
-            fill = self._filler.begin(version, state, flight)
-            try:
-                written = await trio.to_thread.run_sync(_fetch_and_write, version, fill, limiter=self._limiter)
-            except BaseException:
-                self._filler.cancel(fill)
-                raise
-            self._filler.end(fill, written)
-            return written.data
-        finally:
-            self._gauge.dec()
+        fill = self._filler.begin(version, state, flight)
+        written = await self._fill(fill, partial(_fetch_and_write, version, fill))
+        return written.data
+
+    def close(self) -> None:
+        """No more requests."""
+        self._crew.close()
 
     def _end(self, version: VersionRef, flight: Flight, outcome: memoryview | TierCacheError) -> None:
         state = self._states.get(version.id)

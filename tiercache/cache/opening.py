@@ -20,6 +20,7 @@ from tiercache.origins.base import Origin
 log = logging.getLogger(__name__)
 
 Opened = tuple[ObjectStat, VersionRef, memoryview | None]
+_Answer = tuple[ObjectStat, memoryview | None, Draft | None]
 _Name = tuple[OriginId, Key, int]
 
 
@@ -64,7 +65,10 @@ class Openings:
         opening = self._openings.get(name)
         if opening is None:
             opening = self._openings[name] = _Opening(ahead=ahead)
-            self._nursery.start_soon(self._run, origin, name, opening, on_answer)
+            if ahead:
+                await self._run(origin, name, opening, on_answer)
+            else:
+                self._nursery.start_soon(self._run, origin, name, opening, on_answer)
         opening.openers += 1
         try:
             await opening.done.wait()
@@ -79,8 +83,7 @@ class Openings:
         self, origin: Origin, name: _Name, opening: _Opening, on_answer: Callable[[ObjectStat], None]
     ) -> None:
         try:
-            opening.outcome = await self._open(origin, name, opening)
-            on_answer(opening.outcome[0])
+            opening.outcome = await self._open(origin, name, opening, on_answer)
         except TierCacheError as error:
             opening.outcome = error
             if not isinstance(error, Absent | IsDirectory):
@@ -103,31 +106,43 @@ class Openings:
         opening.charge -= surplus_bytes
         self._memory.release(Purpose.FETCH, surplus_bytes)
 
-    async def _open(self, origin: Origin, name: _Name, opening: _Opening) -> Opened:
+    async def _open(
+        self, origin: Origin, name: _Name, opening: _Opening, on_answer: Callable[[ObjectStat], None]
+    ) -> Opened:
         origin_id, key, limit_bytes = name
         opening.charge = await self._memory.take(Purpose.FETCH, limit_bytes)
         directory = self._fetcher.drafts_in()
-        stat, data, draft = await self._fetcher.request(lambda: _read_whole(origin, key, limit_bytes, directory))
-        try:
+
+        def landed(answer: _Answer) -> tuple[Opened, bool]:
+            stat, data, draft = answer
             self._resize(opening, 0 if data is None else len(data))
             version = version_ref(origin, origin_id, stat)
             if data is None or stat.kind != Kind.FILE:
-                return stat, version, None
+                on_answer(stat)
+                return (stat, version, None), True
             if len(data) != stat.size_bytes:
                 raise Broken(f"{key!r}: {len(data)} bytes came of an object of {stat.size_bytes}")
             if not opening.ahead:
                 self._count_misses.inc()
                 self._count_bytes.inc(len(data))
-            await self._fetcher.keep(version, data, draft)
-            return stat, version, data.toreadonly()
-        finally:
-            if draft is not None:
-                draft.close()
+            if draft is None:
+                return (stat, version, data), False
+            with draft:
+                self._fetcher.keep_draft(version, data, draft)
+            on_answer(stat)
+            return (stat, version, data.toreadonly()), True
+
+        opened, kept = await self._fetcher.request(lambda: _read_whole(origin, key, limit_bytes, directory), landed)
+        if not kept:
+            stat, version, data = opened
+            assert data is not None, "what is not kept are bytes"
+            await self._fetcher.keep(version, data)
+            on_answer(stat)
+            opened = stat, version, data.toreadonly()
+        return opened
 
 
-def _read_whole(
-    origin: Origin, key: Key, limit_bytes: int, drafts_in: str
-) -> tuple[ObjectStat, memoryview | None, Draft | None]:
+def _read_whole(origin: Origin, key: Key, limit_bytes: int, drafts_in: str) -> _Answer:
     """In a worker thread: fetch, and write what came where it can be kept from."""
     stat, data = origin.read_whole(key, limit_bytes)
     wanted = bool(drafts_in) and stat.kind is Kind.FILE and data is not None and len(data) == stat.size_bytes

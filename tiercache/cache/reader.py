@@ -247,8 +247,9 @@ class Reader:
     async def _read_past_tiers(self, version: VersionRef, offset: int, length: int) -> memoryview:
         charge = await self._memory.take(Purpose.FETCH, length)
         try:
-            data = await self._fetcher.request(lambda: version.origin.read(version.key, offset, length, version.etag))
-            return data.toreadonly()
+            return await self._fetcher.request(
+                lambda: version.origin.read(version.key, offset, length, version.etag), memoryview.toreadonly
+            )
         finally:
             self._memory.release(Purpose.FETCH, charge)
 
