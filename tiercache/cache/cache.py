@@ -114,6 +114,10 @@ class Cache:
         """
         return self._copies.locate(version)
 
+    def is_complete(self, version: VersionId) -> bool:
+        """Whether a complete copy is recorded, checked or not. No look at its file."""
+        return self._copies.is_complete(version)
+
     def open_local(self, version: VersionRef, *, on_nvme: bool = False) -> int | None:
         """A descriptor of a complete, checked copy (the fastest, or the one on the NVMe tier), counted as a hit. It
         stays the cache's, and is good until the next call. None where there is none, always with ``verify="read"``."""

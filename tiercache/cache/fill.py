@@ -48,7 +48,8 @@ class Filler:
         self._copies = copies
         self._overflow = overflow
         self._decisions = decisions
-        self._metrics = metrics
+        self._count_bytes = {tier: metrics.fill_bytes.labels(tier=tier.label).inc for tier in copies.tiers}
+        self._count = {tier: metrics.fills.labels(tier=tier.label).inc for tier in copies.tiers}
 
     def begin(self, version: VersionRef, state: VersionState, flight: Flight) -> Fill:
         """Reserve room. The RAM tier holds only complete versions, so only an extent that is one goes there."""
@@ -115,7 +116,7 @@ class Filler:
             if tier in kept:
                 reservation.settle()
                 self._copies.tiers[tier].worked()
-                self._metrics.fill_bytes.labels(tier=tier.label).inc(fill.flight.length)
+                self._count_bytes[tier](fill.flight.length)
             else:
                 reservation.cancel()
         if not kept:
@@ -141,5 +142,5 @@ class Filler:
             return {}
         if complete:
             for tier in kept:
-                self._metrics.fills.labels(tier=tier.label).inc()
+                self._count[tier]()
         return kept

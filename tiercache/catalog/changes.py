@@ -13,13 +13,6 @@ from tiercache.errors import InvalidArgument
 from tiercache.model import Entry, Key, Kind, OriginId, is_below
 
 
-def put_entry(txn: Transaction, tables: Tables, origin: OriginId, key: Key, entry: Entry) -> None:
-    """Set what ``key`` stands for."""
-    value = queries.find_value(txn, tables, origin, key)
-    old_inode = 0 if value is None else decode_entry(value).inode
-    replace_entry(txn, tables, origin, key, entry, old_inode=old_inode)
-
-
 class Bulk:
     """Many changed entries, put table by table: half the time of one after the other."""
 

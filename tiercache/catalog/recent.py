@@ -6,10 +6,11 @@ import os
 import threading
 from typing import Final
 
-from tiercache.model import Entry, Key, OriginId
+from tiercache.catalog.records import VersionRecord
+from tiercache.model import Entry, Key, OriginId, VersionId
 
 MAX_NAMES = 4096
-"""Names that are remembered; about a kilobyte each."""
+"""Names that are remembered, and versions; about a kilobyte each."""
 
 UNKNOWN: Final = object()
 """The answer for what is not remembered; None is the answer for a name of which the catalog knows nothing."""
@@ -23,6 +24,7 @@ class Recent:
         self._owner = (os.getpid(), threading.get_ident())
         self._entries: dict[tuple[OriginId, Key], Entry | None] = {}
         self._listings: dict[tuple[OriginId, Key], int] = {}
+        self._versions: dict[VersionId, VersionRecord | None] = {}
 
     def is_mine(self) -> bool:
         """Whether the caller is the writer."""
@@ -39,6 +41,17 @@ class Recent:
     def forget_entry(self, origin: OriginId, key: Key) -> None:
         self._entries.pop((origin, key), None)
 
+    def version(self, version: VersionId) -> VersionRecord | object | None:
+        return self._versions.get(version, UNKNOWN)
+
+    def keep_version(self, version: VersionId, record: VersionRecord | None) -> None:
+        if len(self._versions) >= MAX_NAMES:
+            self._versions.clear()
+        self._versions[version] = record
+
+    def forget_version(self, version: VersionId) -> None:
+        self._versions.pop(version, None)
+
     def listed_ns(self, origin: OriginId, directory: Key) -> int | None:
         return self._listings.get((origin, directory))
 
@@ -54,3 +67,4 @@ class Recent:
         """Many names changed, or a transaction was given up."""
         self._entries.clear()
         self._listings.clear()
+        self._versions.clear()

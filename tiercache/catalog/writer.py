@@ -52,6 +52,8 @@ class Catalog(CatalogReader):
         directory = Path(path)
         self._boot_id = state.current_boot_id() if boot_id is None else boot_id
         self._transaction: Transaction | None = None
+        self._spoiled: TierCacheError | None = None
+        """What went wrong in the transaction of a batch."""
         self._next_inode = 0
         self._inode_limit = 0
         self._reap_s = 0.0
@@ -72,13 +74,16 @@ class Catalog(CatalogReader):
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Make the changes inside one transaction: all or, if the block raises, none. No await inside. They nest."""
+        """Make the changes inside one transaction: all or, if the block or one of them raises, none. No await inside.
+        They nest. The error of a change that the block took for its own is raised again at the end."""
         if self._transaction is not None:
             yield
             return
         try:
             with self._transact():
                 yield
+                if self._spoiled is not None:
+                    raise type(self._spoiled)(*self._spoiled.args) from self._spoiled
         except BaseException:
             # Numbers given out inside are not recorded any more, but the caller may have shown them to someone.
             self._inode_limit = 0
@@ -109,10 +114,21 @@ class Catalog(CatalogReader):
         """As the reader's; inside a batch it sees the batch's changes."""
         return super().resolve(origin, key) if self._transaction is None else self._read(queries.resolve, origin, key)
 
+    def version(self, version_id: VersionId) -> VersionRecord | None:
+        """As the reader's, from memory like ``entry``."""
+        if not self._recent.is_mine():
+            return super().version(version_id)
+        record = self._recent.version(version_id)
+        if record is UNKNOWN:
+            record = super().version(version_id)
+            self._recent.keep_version(version_id, record)
+        return cast("VersionRecord | None", record)
+
     def put_entry(self, origin: OriginId, key: Key, entry: Entry) -> None:
         """Set what a name stands for. InvalidName for a NUL in the key."""
+        old = self.entry(origin, key)
         self._recent.forget_entry(origin, key)
-        self._write(changes.put_entry, origin, key, entry)
+        self._write(changes.replace_entry, origin, key, entry, old_inode=0 if old is None else old.inode)
         self._recent.keep_entry(origin, key, entry)
 
     def drop_entry(self, origin: OriginId, key: Key) -> None:
@@ -160,11 +176,15 @@ class Catalog(CatalogReader):
 
     def put_version(self, version_id: VersionId, record: VersionRecord) -> None:
         """Record what is resident of a version."""
+        self._recent.forget_version(version_id)
         self._write(_put_version, version_id, record)
+        self._recent.keep_version(version_id, record)
 
     def drop_version(self, version_id: VersionId) -> None:
         """Forget a version; unknown ones are ignored."""
+        self._recent.forget_version(version_id)
         self._write(_drop_version, version_id)
+        self._recent.keep_version(version_id, None)
 
     def versions(self) -> Iterator[tuple[VersionId, VersionRecord]]:
         """Every version in order of id, read in portions: changes in between are allowed, no snapshot is held."""
@@ -224,10 +244,22 @@ class Catalog(CatalogReader):
 
     def _write(self, change: Change[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if self._transaction is not None:
-            with self._translated():
-                return change(self._transaction, self._environment.tables, *args, **kwargs)
+            return self._write_in(self._transaction, change, *args, **kwargs)
         with self._transact() as txn:
             return change(txn, self._environment.tables, *args, **kwargs)
+
+    def _write_in(
+        self, txn: Transaction, change: Change[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """LMDB takes nothing more into a transaction in which something failed, and would call it damage."""
+        if self._spoiled is not None:
+            raise type(self._spoiled)(*self._spoiled.args) from self._spoiled
+        try:
+            with self._translated():
+                return change(txn, self._environment.tables, *args, **kwargs)
+        except (NoSpace, Broken) as error:
+            self._spoiled = error
+            raise
 
     @contextlib.contextmanager
     def _transact(self) -> Iterator[Transaction]:
@@ -242,6 +274,7 @@ class Catalog(CatalogReader):
                 yield txn
         finally:
             self._transaction = None
+            self._spoiled = None
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

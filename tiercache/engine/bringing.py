@@ -26,8 +26,9 @@ async def bring(space: Namespace, cache: Cache, key: Key, *, most_bytes: int) ->
     require_bytes(key, entry)
     version = space.tree.version_ref(key, entry)
     size_bytes = min(entry.size_bytes, most_bytes)
-    location = await cache.locate_verified(version)
-    if location is not None:
+    if unknown and cache.is_complete(version.id):
+        return Brought(version.id, size_bytes, came=True, kept=True)
+    if await cache.locate_verified(version) is not None:
         return Brought(version.id, size_bytes, came=unknown, kept=True)
     location = await cache.ensure(version, 0, size_bytes, ahead=True)
     return Brought(version.id, size_bytes, came=True, kept=location is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import threading
@@ -71,7 +72,7 @@ class RetryingOrigin:
     def __init__(self, origin: Origin, policy: RetryPolicy, metrics: Metrics | None = None) -> None:
         self._origin = origin
         self._policy = policy
-        self._metrics = metrics
+        self._figures = None if metrics is None else _Figures(metrics)
         self._closed = threading.Event()
 
     @property
@@ -276,8 +277,8 @@ class RetryingOrigin:
                 if self._closed.wait(delay_s):
                     raise
             number += 1
-            if self._metrics is not None:
-                self._metrics.retries.labels(op=op).inc()
+            if self._figures is not None:
+                self._figures.retries.labels(op=op).inc()
 
     def _once(self, op: str, attempt: Callable[[], T]) -> T:
         started = time.monotonic()
@@ -291,13 +292,26 @@ class RetryingOrigin:
             outcome = "bug"
             raise
         finally:
-            if self._metrics is not None:
-                self._metrics.origin_requests.labels(op=op, outcome=outcome).inc()
-                self._metrics.origin_seconds.labels(op=op).observe(time.monotonic() - started)
+            if self._figures is not None:
+                self._figures.request(op, outcome, time.monotonic() - started)
 
     def _count_bytes(self, direction: str, size_bytes: int) -> None:
-        if self._metrics is not None:
-            self._metrics.origin_bytes.labels(direction=direction).inc(size_bytes)
+        if self._figures is not None:
+            self._figures.bytes[direction](size_bytes)
+
+
+class _Figures:
+    """What is told of each request. The children of a metric are kept: to find one takes longer than to count."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.retries = metrics.retries
+        self.bytes = {name: metrics.origin_bytes.labels(direction=name).inc for name in ("read", "written")}
+        self._requests = functools.cache(lambda op, outcome: metrics.origin_requests.labels(op=op, outcome=outcome).inc)
+        self._seconds = functools.cache(lambda op: metrics.origin_seconds.labels(op=op).observe)
+
+    def request(self, op: str, outcome: str, took_s: float) -> None:
+        self._requests(op, outcome)()
+        self._seconds(op)(took_s)
 
 
 class _Furthest:

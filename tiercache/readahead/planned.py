@@ -85,9 +85,11 @@ class Planned:
         self._in_flight = 0
         self._mean_bytes = float(FIRST_BYTES)
         self._running: list[Running] = []
-        self._files = metrics.plan_files
+        self._files = {
+            outcome: metrics.plan_files.labels(outcome=outcome).inc
+            for outcome in ("fetched", "resident", "absent", "failed", "skipped")
+        }
         self._reads = {how: metrics.plan_reads.labels(outcome=how.value) for how in Read}
-        self._count_skipped = metrics.plan_files.labels(outcome="skipped").inc
         metrics.plans.set_function(lambda: len(self._running))
         metrics.plan_in_flight.set_function(lambda: self._in_flight)
         metrics.plan_held_bytes.set_function(lambda: self.held_bytes)
@@ -144,20 +146,34 @@ class Planned:
     def _told(self, running: Running) -> None:
         running.active_s = trio.current_time()
         skipped, running.plan.skipped = running.plan.skipped, 0
-        self._count_skipped(skipped)
+        self._files["skipped"](skipped)
 
     def _go_on(self) -> None:
         """Send for what the readers come to next, as far as there is room."""
-        while self._in_flight < self._at_once and self._has_room():
-            hungry = [running for running in self._running if running.wants and running.plan.can_take]
-            if not hungry:
-                return
-            running = max(hungry, key=lambda other: other.wants)
-            step = running.plan.take()
-            assert step is not None, "it said so"
-            self._in_flight += 1
-            running.in_flight += 1
-            self._nursery.start_soon(self._bring, running, step)
+        while (following := self._next()) is not None:
+            self._nursery.start_soon(self._bring_on, *following)
+
+    def _next(self) -> tuple[Running, Step] | None:
+        """What to send for now; it counts as under way."""
+        if self._in_flight >= self._at_once or not self._has_room():
+            return None
+        hungry = [running for running in self._running if running.wants and running.plan.can_take]
+        if not hungry:
+            return None
+        running = max(hungry, key=lambda other: other.wants)
+        step = running.plan.take()
+        assert step is not None, "it said so"
+        self._in_flight += 1
+        running.in_flight += 1
+        return running, step
+
+    async def _bring_on(self, running: Running, step: Step) -> None:
+        """Bring one file, and further ones as long as there are some: a task for each costs more than it is worth."""
+        following: tuple[Running, Step] | None = running, step
+        while following is not None:
+            await self._bring(*following)
+            self._go_on()
+            following = self._next()
 
     def _has_room(self) -> bool:
         ahead_bytes = self.held_bytes + (self._in_flight + 1) * self._mean_bytes
@@ -168,7 +184,7 @@ class Planned:
         try:
             brought = await running.bring(step.key)
         except TierCacheError as error:
-            self._files.labels(outcome="absent" if isinstance(error, Absent) else "failed").inc()
+            self._files["absent" if isinstance(error, Absent) else "failed"]()
             log.debug("a planned file did not come: %s", error)
             again = isinstance(error, PASSING)
             if again:
@@ -180,10 +196,9 @@ class Planned:
         finally:
             self._in_flight -= 1
             running.in_flight -= 1
-        self._go_on()
 
     def _note(self, running: Running, brought: Brought, took_s: float) -> None:
-        self._files.labels(outcome="fetched" if brought.came else "resident").inc()
+        self._files["fetched" if brought.came else "resident"]()
         if brought.came:
             self._decisions.note(brought.version, Topic.AHEAD, why="plan")
             self._kept = brought.kept
