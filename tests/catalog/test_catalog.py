@@ -205,6 +205,53 @@ def test_a_full_map_is_told_as_no_space_and_keeps_what_was(directory: Path, orig
     catalog.close()
 
 
+def test_a_change_that_failed_spoils_its_batch_whoever_takes_the_error(directory: Path, origin: OriginId) -> None:
+    """LMDB would call the next change of the same transaction damage, and the next start would begin with nothing."""
+    catalog = Catalog(directory, map_size_bytes=1 << 20)
+    catalog.put_entry(origin, b"kept", FILE)
+    huge = FILE._replace(xattrs=((b"user.x", b"v" * 60_000),))
+    refused = 0
+
+    def fill() -> None:
+        nonlocal refused
+        with catalog.batch():
+            for number in range(40):
+                try:
+                    catalog.put_entry(origin, b"%d" % number, huge)
+                except NoSpace:
+                    refused += 1
+
+    with pytest.raises(NoSpace, match="catalog is full"):
+        fill()
+    assert refused > 1
+    assert catalog.entry(origin, b"0") is None, "none of it is kept"
+    catalog.put_entry(origin, b"small", FILE._replace(inode=6))
+    catalog.close()
+    again = Catalog(directory, map_size_bytes=1 << 20)
+    assert again.entry(origin, b"kept") == FILE, "nothing was taken for damage"
+    again.close()
+
+
+def test_versions_are_remembered_as_they_are(catalog: Catalog, origin: OriginId) -> None:
+    """What the writer has in memory is what it wrote, forgot, or gave up."""
+    version = VersionId(b"v" * 16)
+    assert catalog.version(version) is None
+    catalog.put_version(version, record(origin, b"a"))
+    assert catalog.version(version) == record(origin, b"a")
+
+    def give_up() -> None:
+        with catalog.batch():
+            catalog.put_version(version, record(origin, b"b"))
+            assert catalog.version(version) == record(origin, b"b")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        give_up()
+    assert catalog.version(version) == record(origin, b"a")
+    catalog.drop_version(version)
+    assert catalog.version(version) is None
+
+
 def test_a_full_disk_is_told_as_no_space_also_where_it_took_a_part(tmp_path: Path, origin: OriginId) -> None:
     """LMDB calls a write that was cut short an input/output error."""
     with small_disk(tmp_path / "disk", 4) as disk:

@@ -82,8 +82,7 @@ class Catalog(CatalogReader):
         try:
             with self._transact():
                 yield
-                if self._spoiled is not None:
-                    raise type(self._spoiled)(*self._spoiled.args) from self._spoiled
+                self._raise_spoiled()
         except BaseException:
             # Numbers given out inside are not recorded any more, but the caller may have shown them to someone.
             self._inode_limit = 0
@@ -232,6 +231,7 @@ class Catalog(CatalogReader):
     def _read(self, query: Query[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if self._transaction is None or self._writer_pid != os.getpid():
             return super()._read(query, *args, **kwargs)
+        self._raise_spoiled()
         with self._translated():
             return query(self._transaction, self._environment.tables, *args, **kwargs)
 
@@ -251,15 +251,18 @@ class Catalog(CatalogReader):
     def _write_in(
         self, txn: Transaction, change: Change[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """LMDB takes nothing more into a transaction in which something failed, and would call it damage."""
-        if self._spoiled is not None:
-            raise type(self._spoiled)(*self._spoiled.args) from self._spoiled
+        self._raise_spoiled()
         try:
             with self._translated():
                 return change(txn, self._environment.tables, *args, **kwargs)
         except (NoSpace, Broken) as error:
             self._spoiled = error
             raise
+
+    def _raise_spoiled(self) -> None:
+        """LMDB does nothing more in a transaction in which something failed, and would call it damage."""
+        if self._spoiled is not None:
+            raise type(self._spoiled)(*self._spoiled.args) from self._spoiled
 
     @contextlib.contextmanager
     def _transact(self) -> Iterator[Transaction]:
