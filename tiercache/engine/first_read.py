@@ -1,4 +1,5 @@
-"""The first read of a name that nothing is known of: one round trip describes it and, if it is small, fetches it."""
+"""The first read of a name of which nothing is known, or nothing fresh: one round trip describes it and, if it is small
+and not here, fetches it."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ async def first_read(space: Namespace, cache: Cache, key: Key, *, ahead: bool = 
     """What the name stands for; the bytes of a small file are in the cache then, where that takes them. ``ahead``:
     nobody waits for it, so that it counts as no miss. Absent."""
     tree = space.tree
+    before = tree.entry(key)
+    if before is not None and before.kind is Kind.FILE and not _is_wanted(cache, before):
+        return await space.lookup(key)
     generation = tree.generation(parent_of(key))
     retracted = tree.retracted(key)
 
@@ -44,3 +48,8 @@ async def first_read(space: Namespace, cache: Cache, key: Key, *, ahead: bool = 
             raise Absent(f"/{key.decode('utf-8', 'backslashreplace')}: no such file or directory")
         entry = space.names.remember(key, stat) if believed(stat) else await space.lookup(key)
     return entry
+
+
+def _is_wanted(cache: Cache, known: Entry) -> bool:
+    """Whether its bytes should come with the answer: not where they are here, in all likelihood, or too many."""
+    return known.size_bytes <= BLOCK_SIZE_BYTES and not cache.is_complete(known.version)

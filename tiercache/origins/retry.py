@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 import threading
@@ -18,6 +19,10 @@ from tiercache.origins.base import Origin, Progress, Repeating, Stream, Streamin
 from tiercache.origins.http_status import UploadGone
 
 T = TypeVar("T")
+
+
+_ENTRIES_AT_ONCE = 256
+"""Of a listing that has no pages of its own, so many count as one request."""
 
 
 class RetryPolicy(NamedTuple):
@@ -246,18 +251,16 @@ class RetryingOrigin:
         """Start a listing over when it fails midway, leaving out what was told already."""
         told: set[Key] = set()
         entries = start()
-        finished = object()
 
-        def advance(repeated: bool) -> object:
+        def advance(repeated: bool) -> list[ObjectStat]:
             nonlocal entries
             if repeated:
                 entries = start()
-            return next((entry for entry in entries if entry.key not in told), finished)
+            return list(itertools.islice((entry for entry in entries if entry.key not in told), _ENTRIES_AT_ONCE))
 
-        while (entry := self._retrying(op, advance)) is not finished:
-            assert isinstance(entry, ObjectStat)
-            told.add(entry.key)
-            yield entry
+        while page := self._retrying(op, advance):
+            told.update(entry.key for entry in page)
+            yield from page
 
     def _retrying(self, op: str, attempt: Callable[[bool], T], *, long: bool = False) -> T:
         """Call ``attempt(repeated)`` until it succeeds, fails for good, or the policy is exhausted. ``long``: it may
