@@ -55,7 +55,10 @@ def _trace(options: argparse.Namespace) -> Trace:
                 seed=options.seed,
             )
         case path:
-            return file_trace(Path(path))
+            try:
+                return file_trace(Path(path))
+            except ConfigError as error:
+                raise ConfigError(f"--trace: {error}") from None
 
 
 def _split(text: str) -> list[str]:

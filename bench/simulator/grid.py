@@ -52,10 +52,18 @@ BYTE_HITS = Measure("byte hit ratio", lambda counts: counts.byte_hit_ratio)
 WRITTEN = Measure("bytes written to the cache, per byte read", lambda counts: counts.written_ratio)
 
 
-def simulate(trace: Trace, policies: Iterable[str], capacities: Sequence[Size], *, second_miss_reads: int = 0) -> Grid:
+def simulate(
+    trace: Trace,
+    policies: Iterable[str],
+    capacities: Sequence[Size],
+    *,
+    second_miss_reads: int = 0,
+    sample: float = 1.0,
+) -> Grid:
     """Replay the trace once for each policy and capacity. Shares count against the bytes of all objects together.
 
-    With ``second_miss_reads`` only what is missed again within so many reads is let in.
+    With ``second_miss_reads`` only what is missed again within so many reads is let in. A trace that has only a
+    ``sample`` of the objects is replayed with that share of the capacities.
     """
     footprint_bytes = trace.footprint_bytes()
     max_object_share = NvmeConfig().max_object_share
@@ -63,9 +71,10 @@ def simulate(trace: Trace, policies: Iterable[str], capacities: Sequence[Size], 
     for policy in policies:
         for capacity in capacities:
             capacity_bytes = capacity.resolve(footprint_bytes)
+            sampled_bytes = int(capacity_bytes * sample)
             counts = replay(
-                make_policy(policy, capacity_bytes),
-                capacity_bytes,
+                make_policy(policy, sampled_bytes),
+                sampled_bytes,
                 trace.reads,
                 uncounted=trace.uncounted,
                 max_object_bytes=int(capacity_bytes * max_object_share),
@@ -84,23 +93,31 @@ def measures(trace: Trace) -> list[Measure]:
 
 def print_grid(grid: Grid, file: TextIO | None = None) -> None:
     """A table for each measure: a line per policy, a column per capacity."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(file=file or sys.stdout, highlight=False)
     console.print(
         f"{grid.trace.title}; {format_size(grid.trace.footprint_bytes())} in all", markup=False, soft_wrap=True
     )
     for measure in measures(grid.trace):
-        console.print(f"\n[bold]{measure.title}[/bold]", soft_wrap=True)
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("capacity")
-        for capacity in grid.capacities:
-            table.add_column(str(capacity) if capacity.fraction else format_size(capacity.size_bytes), justify="right")
-        for policy, cells in grid.rows().items():
-            table.add_row(policy, *(f"{measure.of(cell.counts):.4f}" for cell in cells))
-        console.print(table)
+        print_measure(grid, measure, file)
+
+
+def print_measure(grid: Grid, measure: Measure, file: TextIO | None = None) -> None:
+    """One of them."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=file or sys.stdout, highlight=False)
+    console.print(f"\n[bold]{measure.title}[/bold]", soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("capacity")
+    for capacity in grid.capacities:
+        table.add_column(str(capacity) if capacity.fraction else format_size(capacity.size_bytes), justify="right")
+    for policy, cells in grid.rows().items():
+        table.add_row(policy, *(f"{measure.of(cell.counts):.4f}" for cell in cells))
+    console.print(table)
 
 
 def write_json(grid: Grid, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -55,32 +55,39 @@ def zipf_trace(*, objects: int, reads: int, alpha: float, spread: float, seed: i
     return Trace(f"{reads:,} reads of {objects:,} objects by zipf {alpha:g}{_spoken(spread)}", picked)
 
 
-def file_trace(path: Path) -> Trace:
-    """A file of lines KEY,SIZE with the size in bytes. Empty lines, lines with # at the start, and a first line
-    ``key,size`` are left out. A key with another size is another version, as it is in a cache.
+def file_trace(*paths: Path, on_remark: Callable[[bytes], None] = lambda line: None) -> Trace:
+    """Files of lines KEY,SIZE with the size in bytes, one after the other. Empty lines, lines with # at the start
+    (remarks), and a first line ``key,size`` are left out. A key with another size is another version, as in a cache.
 
-    ConfigError when it cannot be read, naming the line.
+    ConfigError when one cannot be read, naming the line.
     """
-    try:
-        with path.open("rb") as lines:
-            reads = list(_parsed(path, lines))
-    except OSError as error:
-        raise ConfigError(f"--trace: {path}: {error.strerror}") from None
-    if not reads:
-        raise ConfigError(f"--trace: {path}: has no reads; allowed: lines of {HEADER}")
-    return Trace(f"{len(reads):,} reads of {path.name}", reads)
-
-
-def _parsed(path: Path, lines: Iterable[bytes]) -> Iterator[Read]:
     known: dict[bytes, Read] = {}  # each read once in memory, however often it is in the trace
+    reads: list[Read] = []
+    for path in paths:
+        try:
+            with path.open("rb") as lines:
+                reads += _parsed(path, lines, known, on_remark)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+    if not reads:
+        raise ConfigError(f"{paths[-1]}: has no reads; allowed: lines of {HEADER}")
+    return Trace(f"{len(reads):,} reads of {paths[-1].name}", reads)
+
+
+def _parsed(
+    path: Path, lines: Iterable[bytes], known: dict[bytes, Read], on_remark: Callable[[bytes], None]
+) -> Iterator[Read]:
     for number, line in enumerate(lines, 1):
         line = line.strip()
-        if not line or line.startswith(b"#") or (number == 1 and line.lower() == HEADER.encode()):
+        if line.startswith(b"#"):
+            on_remark(line)
+            continue
+        if not line or (number == 1 and line.lower() == HEADER.encode()):
             continue
         if line not in known:
             size = line.rpartition(b",")[2].strip()
             if b"," not in line or not size.isdigit():
-                raise ConfigError(f"--trace: {path}: line {number} is not {HEADER}, with the size in bytes")
+                raise ConfigError(f"{path}: line {number} is not {HEADER}, with the size in bytes")
             known[line] = (line, charge_bytes(int(size)))
         yield known[line]
 

@@ -286,6 +286,29 @@ def trace(
 
 
 @app.command()
+def advise(
+    trace: Annotated[
+        str | None, typer.Argument(help="A file of lines key,size; default: what the engine recorded.", metavar="TRACE")
+    ] = None,
+    add: Annotated[str, typer.Option(help="More capacity to look at.", metavar="SIZE")] = "500GiB",
+    capacity: Annotated[
+        str, typer.Option(help="Of the cache now; default: that of the engine that recorded.", metavar="SIZE")
+    ] = "",
+    policy: Annotated[
+        str, typer.Option(help="Of the cache now; default: that of the engine that recorded.", metavar="NAME")
+    ] = "",
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say from a recorded trace of reads what more capacity, another policy, a plan or admission would give."""
+    from tiercache.cli.advise import show
+
+    settled = configuration(cache_dir, config, None)
+    show(settled, trace, capacity=capacity, policy=policy, added=add, as_json=as_json)
+
+
+@app.command()
 def stop(
     cache_dir: CacheDir = None,
     config: ConfigFile = None,
