@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from tiercache.bench.dataset import DataSet, Piece, generate, shuffled
-from tiercache.bench.loading import Loaded, flood, load
+from tiercache.bench.loading import flood, load
 from tiercache.bench.node import Node
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import loaded_epoch
 from tiercache.bench.served import Served
+from tiercache.bench.spent import Spent
 from tiercache.bench.stage import Stage, our_options
 from tiercache.bench.targets import BARE_LOOP, Role, Target, epoch_targets
 from tiercache.bench.terms import Terms
@@ -114,16 +115,8 @@ class _Run:
             stage.pool.call(session, "settle", workers=workload.workers)
         spent = before.spent()
         if phase not in SECOND.values():
-            self._prove_cold(target, loaded, spent.traffic.received_bytes if spent.traffic else 0)
+            prove_cold(target, sum(each.moved_bytes for each in loaded.timed), spent)
         stage.add(loaded_epoch(workload.name, phase, target, number, loaded, spent=spent))
-
-    def _prove_cold(self, target: Target, loaded: Loaded, received_bytes: int) -> None:
-        moved_bytes = sum(each.moved_bytes for each in loaded.timed)
-        if received_bytes < moved_bytes:
-            raise TierCacheError(
-                f"{target.name}: {moved_bytes} bytes were read in an epoch that began with nothing, and only "
-                f"{received_bytes} came from the origin"
-            )
 
     def _order(self, phase: Phase, number: int) -> list[Piece]:
         if phase is Phase.SORTED:
@@ -140,6 +133,16 @@ class _Run:
             batches = planned(batches, pieces, told, mounted=mounted)
         for batch in batches:
             yield [pieces[number] for number in batch]
+
+
+def prove_cold(target: Target, moved_bytes: int, spent: Spent) -> None:
+    """TierCacheError if an epoch that began with nothing did not bring all its bytes from the origin."""
+    received_bytes = spent.traffic.received_bytes if spent.traffic else 0
+    if received_bytes < moved_bytes:
+        raise TierCacheError(
+            f"{target.name}: {moved_bytes} bytes were read in an epoch that began with nothing, and only "
+            f"{received_bytes} came from the origin"
+        )
 
 
 def planned(batches: Sequence[Sequence[int]], pieces: Sequence[Piece], node: Node, *, mounted: bool) -> Any:

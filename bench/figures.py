@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import Quantiles, Ratio, Row
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Workload
+from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Training, Workload
 from tiercache.units import format_size
 
 NOTHING = "–"
@@ -28,6 +28,8 @@ def columns(workload: Workload) -> list[Column]:
     """The columns after the target's name."""
     if isinstance(workload, Epochs):
         return _epoch_columns(workload)
+    if isinstance(workload, Training):
+        return _training_columns()
     match workload:
         case Reading():
             unit = "reads/s" if workload.request_bytes else "files/s"
@@ -76,6 +78,26 @@ def _epoch_columns(workload: Epochs) -> list[Column]:
         Column("server CPU", "of the process behind the target for one file", server_cpu),
         Column("GET HEAD LIST", "requests of one epoch at the origin", requests),
     ]  # fmt: skip
+
+
+def _training_columns() -> list[Column]:
+    return [
+        Column("samples/s", "median over the rounds", lambda row: number(row.rate_per_s)),
+        Column("× uncached", "as fast as with s3fs", lambda row: ratio(row.against_origin)),
+        Column("× local", "as fast as from a local directory", lambda row: ratio(row.against_local)),
+        Column("utilisation", "share of the time in which the model computes", lambda row: share(row.utilisation)),
+        Column("wait p50", "for the next batch", lambda row: p50(row.wait)),
+        Column("wait p99", "for the next batch", lambda row: p99(row.wait)),
+        Column("read p50", "of one file, in a worker", lambda row: duration(row.p50_s)),
+        Column("CPU", "of training and its workers for one sample", lambda row: duration(row.cpu_s)),
+        Column("server CPU", "of the process behind the target for one file", server_cpu),
+        Column("GET HEAD LIST", "requests of one epoch at the origin", requests),
+    ]
+
+
+def share(value: float | None) -> str:
+    """``87 %``."""
+    return NOTHING if value is None else f"{value * 100:.0f} %"
 
 
 def requests(row: Row) -> str:

@@ -11,7 +11,7 @@ from tiercache.bench.place import Place
 from tiercache.bench.slowness import Slowness
 from tiercache.bench.stage import Stage
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Epochs, Reading, Workload
+from tiercache.bench.workloads import Epochs, Loading, Reading, Training, Workload
 from tiercache.config.limits import memory_limit_bytes
 from tiercache.units import format_size
 
@@ -22,12 +22,13 @@ def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) ->
         "All targets take turns in each round; figures are medians over the rounds, ratios are medians of the ratios "
         "within a round. Every read was compared with a digest while the clock stood."
     )
-    if any(not isinstance(workload, Epochs) for workload in workloads):
+    if any(not isinstance(workload, Loading) for workload in workloads):
         yield stage.page_cache.how
     yield from _about_mounts(stage, workloads)
     yield from _proofs(stage)
     yield from _memory_notes(stage, workloads)
     yield from _about_epochs(workloads)
+    yield from _about_training(workloads)
     if filesystem_of(directory) in ("tmpfs", "ramfs"):
         yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
 
@@ -40,6 +41,15 @@ def _about_epochs(workloads: Sequence[Workload]) -> Iterator[str]:
             "others read as a data loader. Latency is added as the part's name says, the server's own cache was full "
             "for every row, and each cold epoch was seen to bring all its bytes from the origin. Their digests are "
             "taken inside the clock."
+        )
+
+
+def _about_training(workloads: Sequence[Workload]) -> Iterator[str]:
+    if any(isinstance(workload, Training) for workload in workloads):
+        yield (
+            "Training: PyTorch's DataLoader, Pillow and a small convolutional network, on the processor: the model "
+            "shares the cores with decoding and reading, so its utilisation is no accelerator's. Each epoch has a "
+            "process of its own; the clock begins when its model is ready, and holds the start of its workers."
         )
 
 

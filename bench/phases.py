@@ -26,6 +26,7 @@ class Phase(enum.StrEnum):
     SHUFFLED = "cold epoch, blind, random order"
     AGAIN_HINTED = "second epoch, hinted"
     AGAIN = "second epoch, blind"
+    TRAINING = "training"
 
 
 MEANINGS: dict[Phase, str] = {
@@ -47,6 +48,7 @@ MEANINGS: dict[Phase, str] = {
     Phase.SHUFFLED: "nothing cached, nothing told; random order",
     Phase.AGAIN_HINTED: "by the node that read all of it once; another random order, told before",
     Phase.AGAIN: "by the node that read all of it once; another random order, nothing told",
+    Phase.TRAINING: "one epoch: read, decode, forward, backward, step",
 }
 
 READING = (Phase.COLD, Phase.WARM, Phase.DISK_WARM)

@@ -12,7 +12,7 @@ from tiercache.bench.figures import NOTHING, all_ratios
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import Epoch, Ratio, Row, rows_of
 from tiercache.bench.targets import BARE_LOOP, Role
-from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Workload
+from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Training, Workload
 from tiercache.units import format_duration, format_size
 
 
@@ -108,6 +108,11 @@ def describe(workload: Workload) -> str:
                 f"{workload.files} files, median {size}, batches of {workload.batch}, {workload.workers} workers × "
                 f"prefetch {workload.prefetch}, latency {format_duration(workload.latency_s)}"
             )
+        case Training():
+            return (
+                f"{workload.images} images, batches of {workload.batch}, {workload.workers} workers × prefetch "
+                f"{workload.prefetch}, latency {format_duration(workload.latency_s)}"
+            )
         case Saving():
             return f"{format_size(workload.size_bytes)} in writes of {format_size(workload.write_bytes)}"
         case Naming() if workload.phases == (Phase.CREATE,):
@@ -146,6 +151,7 @@ def _epoch_as_dict(epoch: Epoch) -> dict[str, Any]:
         "resident_before": epoch.resident_before,
         "batch_s": epoch.batch_s,
         "wait_s": epoch.wait_s,
+        "compute_s": epoch.compute_s,
         "server": epoch.spent.server._asdict() if epoch.spent.server else None,
         "engine": epoch.spent.use._asdict() if epoch.spent.use else None,
         "counters": epoch.spent.counters,

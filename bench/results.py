@@ -35,7 +35,9 @@ class Epoch:
     batch_s: tuple[float, ...] = ()
     """Of each batch of a data loader: how long its worker needed for it."""
     wait_s: tuple[float, ...] = ()
-    """Of each batch: how long one who takes them in order, and does nothing else, waited for it."""
+    """Of each batch: how long one who takes them in order waited for it."""
+    compute_s: float | None = None
+    """Time that a model used, where there is one."""
 
     @property
     def requests(self) -> int:
@@ -67,9 +69,11 @@ def epoch_of(workload: str, phase: Phase, target: Target, number: int, timed: Se
     )
 
 
-def loaded_epoch(workload: str, phase: Phase, target: Target, number: int, loaded: Loaded, *, spent: Spent) -> Epoch:
+def loaded_epoch(
+    workload: str, phase: Phase, target: Target, number: int, loaded: Loaded, *, spent: Spent, **more: Any
+) -> Epoch:
     """What a data loader measured: its time is that of the whole epoch."""
-    epoch = epoch_of(workload, phase, target, number, loaded.timed, spent=spent)
+    epoch = epoch_of(workload, phase, target, number, loaded.timed, spent=spent, **more)
     return replace(epoch, busy_s=loaded.wall_s, batch_s=loaded.batch_s, wait_s=loaded.wait_s)
 
 
@@ -128,6 +132,8 @@ class Row:
     """The worst of the rounds."""
     batch: Quantiles | None = None
     wait: Quantiles | None = None
+    utilisation: float | None = None
+    """Share of the time in which a model computed."""
     asked: Traffic | None = None
     """Through the line, in one round."""
 
@@ -173,8 +179,14 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
         worst(known) if known else None,
         batch=Quantiles.of(time_s for epoch in epochs for time_s in epoch.batch_s),
         wait=Quantiles.of(time_s for epoch in epochs for time_s in epoch.wait_s),
+        utilisation=_utilisation(epochs),
         asked=_asked(epochs),
     )
+
+
+def _utilisation(epochs: Sequence[Epoch]) -> float | None:
+    shares = [epoch.compute_s / epoch.busy_s for epoch in epochs if epoch.compute_s is not None]
+    return statistics.median(shares) if shares else None
 
 
 def _asked(epochs: Sequence[Epoch]) -> Traffic | None:

@@ -23,7 +23,8 @@ from tiercache.bench.report import Report, make_report
 from tiercache.bench.saving import run_saving
 from tiercache.bench.slowness import SlowDisk, Slowness
 from tiercache.bench.stage import Stage
-from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Workload
+from tiercache.bench.training.run import check_training, run_training
+from tiercache.bench.workloads import Epochs, Loading, Naming, Reading, Saving, Training, Workload
 from tiercache.errors import ConfigError
 
 BUSY = "Others were using this machine when the run began: trust the ratios more than the figures."
@@ -62,10 +63,12 @@ def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None 
     workloads = [workload for workload in plan.workloads if not (no_mount and workload.mounts_only)]
     if not workloads:
         raise ConfigError(f"nothing but mounts would be measured, and there can be none: {no_mount}")
+    if any(isinstance(workload, Training) for workload in workloads):
+        check_training()
     against = () if no_mount else plan.against
     workers = max((each.workers for each in workloads if isinstance(each, Reading | Epochs)), default=1)
     slowness = plan.slowness
-    if slowness is None and any(isinstance(each, Epochs) for each in workloads):
+    if slowness is None and any(isinstance(each, Loading) for each in workloads):
         slowness = Slowness()
     disk = SlowDisk(plan.slowness) if plan.slowness else None
     missing: list[str] = []
@@ -123,6 +126,8 @@ def run_workload(stage: Stage, workload: Workload) -> None:
             run_naming(stage, workload)
         case Epochs():
             run_epochs(stage, workload)
+        case Training():
+            run_training(stage, workload)
 
 
 def _settings(plan: Plan, place: Place) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tiercache.bench.phases import Phase
-from tiercache.bench.workloads import Epochs, Naming, Order, Reading, Saving, Workload
+from tiercache.bench.workloads import Epochs, Naming, Order, Reading, Saving, Training, Workload
 from tiercache.errors import ConfigError
 from tiercache.units import GIB, KIB, MIB
 
@@ -194,10 +194,13 @@ SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
     "epochs": tuple(
         replace(_EPOCHS, name=f"epochs-{latency_ms}ms", latency_s=latency_ms / 1000) for latency_ms in (0, 10, 30)
     ),
+    "training": (
+        Training(name="training", title="a model learns from images of about 110 KB", images=1024, latency_s=0.01),
+    ),
 }
 """By the name that the command line gives them."""
 
-APART: Final = frozenset({"epochs"})
+APART: Final = frozenset({"epochs", "training"})
 """Not among ``all``: they take long, and read through a line that would slow the others down."""
 
 

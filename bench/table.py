@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WIDTH_WITHOUT_TERMINAL = 150
 SOURCES_WIDTH = 15
 """Of the column that says where bytes came from, which takes more than one line where there is no room."""
+NARROW_TARGETS = 3
+"""With more of them the cells of the summary take more than one line."""
 STYLES = {Role.ORIGIN: "", Role.CACHED: "bold cyan", Role.PEER: "", Role.LOCAL: "dim"}
 
 
@@ -48,7 +50,7 @@ def _print_summary(console: Console, report: Report) -> None:
         box=box.SIMPLE_HEAD,
     )
     for title in ("", *summary.targets):
-        table.add_column(title, no_wrap=True)
+        table.add_column(title, no_wrap=len(summary.targets) <= NARROW_TARGETS)
     for line, cells in summary.lines:
         table.add_row(line, *cells)
     console.print()

@@ -46,6 +46,8 @@ class Target:
     """The same call on the plain directory."""
     program: str = ""
     """Of a peer: which."""
+    planned: bool = False
+    """The order of its reads is told before."""
 
 
 class Setup(NamedTuple):
@@ -136,3 +138,17 @@ def epoch_targets(*, blind: bool, mount: bool, peers: Sequence[str]) -> list[Tar
         ]
     found += [Target(PLAIN_OPEN, "plain", Role.LOCAL, Call.OPEN)]
     return [replace(target, origin_peer=BARE_LOOP, local_peer=PLAIN_OPEN) for target in found]
+
+
+def training_targets(*, mount: bool) -> list[tuple[Target, ...]]:
+    """Who trains from an S3 origin. Those of a group share a node, and read one after the other."""
+    ours = [Target("tiercache fsspec", "fsspec", Role.CACHED, Call.CAT)]
+    if mount:
+        ours.insert(0, Target("tiercache mount", "plain", Role.CACHED, Call.OPEN, mounted=True))
+    groups: list[tuple[Target, ...]] = [(Target(S3FS_CAT, "fsspec", Role.ORIGIN, Call.CAT),)]
+    for target in ours:
+        planned = replace(target, name=f"{target.name}, planned", planned=True)
+        again = replace(target, name=f"{target.name}, second epoch")
+        groups += [(replace(target, name=f"{target.name}, blind"),), (planned, again)]
+    groups += [(Target(PLAIN_OPEN, "plain", Role.LOCAL, Call.OPEN),)]
+    return [tuple(replace(target, origin_peer=S3FS_CAT, local_peer=PLAIN_OPEN) for target in group) for group in groups]

@@ -159,7 +159,33 @@ class Epochs:
         return replace(self, batch=batch, files=_at_least(self.files * factor, 3 * batch))
 
 
-Workload = Reading | Saving | Naming | Epochs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A model that learns from images in an object store, which is as far away as ``latency_s``."""
+
+    name: str
+    title: str
+    images: int
+    latency_s: float
+    workers: int = 2
+    prefetch: int = 2
+    batch: int = 32
+    seed: int = 6
+
+    @property
+    def mounts_only(self) -> bool:
+        return False
+
+    def scaled(self, factor: float) -> Training:
+        """Fewer or more images, never less than two batches."""
+        batch = min(self.batch, _at_least(self.batch * factor, 4))
+        return replace(self, batch=batch, images=_at_least(self.images * factor, 2 * batch))
+
+
+Loading = Epochs | Training
+"""A data loader reads, through the line."""
+
+Workload = Reading | Saving | Naming | Epochs | Training
 
 
 def _at_least(value: float, least: int) -> int:

@@ -54,6 +54,45 @@ def test_hinted_and_blind_epochs_are_rows_of_their_own(
                 assert row["asked"]["gets"] >= row["requests"]
 
 
+TRAINING = {
+    S3FS_CAT,
+    PLAIN_OPEN,
+    *(f"tiercache {face}, {epoch}" for face in ("mount", "fsspec") for epoch in ("blind", "planned", "second epoch")),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+def test_a_model_trains_from_every_source(
+    quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """Each image is compared with its digest where it is decoded; wrong ones would end the run."""
+    found = run("training", quick_arguments, tmp_path)
+    assert bench_keys() == []
+    rows = {row["target"]: row for row in found["rows"]}
+    assert rows.keys() == TRAINING
+    [workload] = found["workloads"]
+    for target, row in rows.items():
+        assert row["requests"] == workload["images"]
+        assert 0 < row["utilisation"] < 1
+        assert row["against_origin"]["median"] > 0
+        warm = target == PLAIN_OPEN or target.endswith("second epoch")
+        assert row["asked"]["gets"] == 0 if warm else row["asked"]["gets"] >= workload["images"]
+    planned = [epoch for epoch in found["epochs"] if epoch["target"].endswith("planned")]
+    assert len(planned) == 2
+    for epoch in planned:
+        assert sum(value for name, value in epoch["counters"].items() if name.startswith("plan_reads_total")) > 0
+
+
+def test_training_without_its_packages_is_told_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiercache.bench.training.run.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"training needs torch and PIL: pip install 'tiercache-fs\[bench-torch\]'"):
+        main(["training", f"--work-dir={tmp_path}"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_epochs_need_an_object_store(tmp_path: Path) -> None:
     for name in ("work", "origin"):
         (tmp_path / name).mkdir()
