@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import median
@@ -11,6 +10,7 @@ from typing import Final
 from tiercache.bench.simulator.grid import Cell, Grid, simulate
 from tiercache.bench.simulator.recorded import Recorded
 from tiercache.bench.simulator.replay import Read
+from tiercache.bench.simulator.sampling import adjusted, thin
 from tiercache.bench.simulator.traces import Trace
 from tiercache.errors import ConfigError
 from tiercache.policies import POLICIES, Planned
@@ -79,14 +79,21 @@ def advise(recorded: Recorded, *, capacity_bytes: int, policy: str, added_bytes:
     advice = _described(recorded, capacity_bytes, policy)
     if advice.too_short:
         return advice
-    replayed, thinned = _thin(recorded.trace.reads)
+    replayed, share = thin(recorded.trace.reads, READS_MAX)
     uncounted = advice.uncounted * len(replayed) // advice.reads
     trace = Trace(recorded.trace.title, replayed, uncounted)
-    sample = recorded.sample * thinned
+    sample = recorded.sample * share
     sizes = sorted({capacity_bytes // 2, capacity_bytes, capacity_bytes * 2, capacity_bytes + added_bytes})
     choosy = simulate(trace, [policy], [Size(capacity_bytes)], second_miss_reads=len(replayed), sample=sample)
     grid = simulate(trace, POLICIES, [Size(size_bytes) for size_bytes in sizes], sample=sample)
-    return replace(advice, grid=grid, second_miss=choosy.cells[0])
+    cells = [_for_all(advice, cell, share) for cell in [*grid.cells, *choosy.cells]]
+    return replace(advice, grid=grid._replace(cells=cells[:-1]), second_miss=cells[-1])
+
+
+def _for_all(advice: Advice, cell: Cell, share: float) -> Cell:
+    reads = (advice.reads - advice.uncounted) * advice.recorded.weight * share
+    counts = adjusted(cell.counts, reads=reads, read_bytes=advice.read_bytes * advice.recorded.sample * share)
+    return cell._replace(counts=counts)
 
 
 def _described(recorded: Recorded, capacity_bytes: int, policy: str) -> Advice:
@@ -103,7 +110,7 @@ def _described(recorded: Recorded, capacity_bytes: int, policy: str) -> Advice:
         footprint_bytes=int(recorded.trace.footprint_bytes() / recorded.sample),
         epochs=epochs,
         uncounted=uncounted,
-        read_bytes=int(sum(size_bytes for _, size_bytes in reads[uncounted:]) / recorded.sample),
+        read_bytes=int(sum(size_bytes for _, size_bytes in reads[uncounted:]) * recorded.weight / recorded.sample),
         counted_s=recorded.duration_s * (1 - uncounted / len(reads)),
         too_short=_too_short(len(reads), objects),
     )
@@ -131,12 +138,3 @@ def _too_short(reads: int, objects: int) -> str:
             f"{READS_PER_OBJECT_MIN:g} times"
         )
     return ""
-
-
-def _thin(reads: list[Read]) -> tuple[list[Read], float]:
-    """All reads of a share of the objects, and the share."""
-    if len(reads) <= READS_MAX:
-        return reads, 1.0
-    share = READS_MAX / len(reads)
-    last = int(share * 2**32)
-    return [read for read in reads if zlib.crc32(read[0]) <= last], share

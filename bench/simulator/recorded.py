@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiercache.bench.simulator.traces import Trace, file_trace
-from tiercache.engine.trace import AT, DIRECTORY, HEADER, NAME, OLDER
+from tiercache.engine.trace import AT, DIRECTORY, HEADER, NAME, OF, OLDER
 from tiercache.errors import ConfigError
 
 
@@ -18,11 +18,18 @@ class Recorded:
     trace: Trace
     sample: float = 1.0
     """The share of all objects that is in the trace."""
+    all_reads: int = 0
+    """Those of objects that are not in the sample included."""
     capacity_bytes: int = 0
     """Of the cache that was read from, with this policy."""
     policy: str = ""
     began_s: float = 0.0
     ended_s: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """How many reads a sample should have for each one that it has."""
+        return self.all_reads * self.sample / len(self.trace.reads) if self.all_reads else 1.0
 
     @property
     def duration_s(self) -> float:
@@ -47,7 +54,9 @@ def recorded(paths: list[Path]) -> Recorded:
             if remark.startswith(HEADER):
                 _note_header(found, json.loads(remark.removeprefix(HEADER)))
             elif remark.startswith(AT):
-                found.ended_s = float(remark.removeprefix(AT))
+                at_s, _, reads = remark.removeprefix(AT).partition(OF)
+                found.ended_s = float(at_s)
+                found.all_reads += int(reads)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ConfigError(f"{paths[-1]}: a remark is not as tiercache writes it: {remark}") from None
     return found

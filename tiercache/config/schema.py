@@ -204,7 +204,7 @@ class TraceConfig(Section):
     """Of all versions this share is recorded, with all of its reads."""
     max_bytes: Annotated[Bytes, at_least(MIB)] = 256 * MIB
     """A read takes about 25 bytes; when it is full the older half goes."""
-    buffer_reads: Count = 65_536
+    buffer_reads: int = Field(default=65_536, ge=1, le=10_000_000)
     """So many reads wait to be written; further ones are lost, and counted."""
 
 

@@ -38,7 +38,10 @@ HEADER: Final = "# tiercache "
 """Before the JSON of what a trace was made with; of several the last one counts."""
 
 AT: Final = "# at "
-"""Before the seconds since the epoch at which the reads above were written."""
+"""Before the seconds since the epoch at which the reads above were written …"""
+
+OF: Final = " of "
+"""… and how many they are with those that the sample left out."""
 
 log = logging.getLogger("tiercache.engine")
 
@@ -98,32 +101,34 @@ class Trace:
         """Write what was read; until cancelled."""
         while True:
             await trio.sleep(FLUSH_S)
-            await trio.to_thread.run_sync(self._write, self._take())
+            await trio.to_thread.run_sync(self._write, *self._take())
 
     async def stop(self) -> None:
         """Record no more; what was recorded is in the file."""
         self.recording = False
-        await trio.to_thread.run_sync(self._write, self._take())
+        await trio.to_thread.run_sync(self._write, *self._take())
 
     def close(self) -> None:
         """The same at the engine's end. Blocking."""
-        self._write(self._take())
+        self._write(*self._take())
         self.recording = False
 
-    def _take(self) -> list[tuple[VersionId, int]]:
+    def _take(self) -> tuple[list[tuple[VersionId, int]], int]:
+        """What is to be written, and how many reads these are with those that were left out."""
         lines, self._lines = self._lines, []
+        seen = len(lines) + self._left_out
         for word, number in (("recorded", len(lines)), ("left out", self._left_out), ("lost", self._lost)):
             self._count[word].inc(number)
         self._left_out = self._lost = 0
-        return lines
+        return lines, seen
 
-    def _write(self, lines: list[tuple[VersionId, int]]) -> None:
-        if not lines:
+    def _write(self, lines: list[tuple[VersionId, int]], seen: int) -> None:
+        if not seen:
             return
         text = "".join(f"{version[:KEY_BYTES].hex()},{size_bytes}\n" for version, size_bytes in lines)
         try:
             with self._writing:
-                self._file.append(f"{text}{AT}{time.time():.0f}\n")
+                self._file.append(f"{text}{AT}{time.time():.0f}{OF}{seen}\n")
         except OSError as error:
             self.recording = False
             self._count["lost"].inc(len(lines))
