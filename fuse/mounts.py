@@ -21,6 +21,7 @@ from tiercache.fuse.invalidation import Invalidator, NoticeSender
 from tiercache.fuse.kernel.session import KernelDriver
 from tiercache.fuse.options import DriverName, MountOptions
 from tiercache.fuse.place import Place
+from tiercache.fuse.pushing import Pusher
 from tiercache.fuse.vfs import Vfs
 from tiercache.model import Key, Kind
 
@@ -193,7 +194,7 @@ async def serve_mount(
         place = await _begin(vfs, driver, path, root_inode, succession, legacy)
         serving = Serving(driver, vfs, place, trio.CancelScope(shield=True), trio.Event(), trio.Event())
         try:
-            async with _notices(namespace, vfs, driver):
+            async with _notices(namespace, vfs, driver), _pushing(engine, namespace, vfs, driver):
                 await _serve(serving, lambda: on_started(serving), succession)
         finally:
             over_for_all = driver.gone or serving.ending.is_set()
@@ -295,6 +296,23 @@ async def _notices(namespace: Namespace, vfs: Vfs, driver: Driver) -> AsyncItera
     finally:
         namespace.on_change.remove(vfs.note_change)
         invalidator.disarm()
+
+
+@contextlib.asynccontextmanager
+async def _pushing(engine: Engine, namespace: Namespace, vfs: Vfs, driver: Driver) -> AsyncIterator[None]:
+    """Put planned files into the kernel's pages, where these are kept from one open to the next."""
+    if not (isinstance(driver, KernelDriver) and vfs.options.no_open and engine.config.plan.push_max_bytes):
+        yield
+        return
+    pusher = Pusher(vfs.node, driver, engine.metrics, most_bytes=engine.config.plan.push_max_bytes)
+    namespace.on_change.append(pusher.note_change)
+    namespace.tree.pushers.append(pusher.push)
+    try:
+        yield
+    finally:
+        namespace.tree.pushers.remove(pusher.push)
+        namespace.on_change.remove(pusher.note_change)
+        pusher.disarm()
 
 
 async def _root_inode(namespace: Namespace, root_key: Key) -> int:

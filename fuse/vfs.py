@@ -73,6 +73,10 @@ class Vfs:
         )
         self.hits = Hits(namespace, self._nodes, self._handles, self._streams, self._pages, self._openless)
 
+    def node(self, inode: int) -> int:
+        """What the kernel calls an inode."""
+        return self._nodes.node(inode)
+
     # -- names ------------------------------------------------------------------------------------
 
     async def lookup(self, parent: int, name: bytes) -> EntryOut:

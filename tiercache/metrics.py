@@ -73,6 +73,12 @@ class Metrics:
         )
         self.why_entries = self._gauge("why_entries", "Decisions that `tiercache why` remembers")
 
+        self.pushed_files = self._counter(
+            "pushed_files",
+            "Planned files for the kernel's page cache (pushed, unknown to the kernel, failed, shed)",
+            "outcome",
+        )
+
         self.staged_bytes = self._gauge("staged_bytes", "Bytes in staging that the origin does not have")
         self.staging_capacity_bytes = self._gauge("staging_capacity_bytes", "Budget of staged bytes")
         self.uploads = self._counter("uploads", "Uploads that ended", "outcome")

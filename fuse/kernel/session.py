@@ -316,9 +316,13 @@ class KernelDriver:
     def invalidate_name(self, parent: int, name: bytes) -> None:
         self._notify(Notice.INVAL_ENTRY, wire.INVAL_ENTRY_OUT.pack(parent, len(name), 0) + name + b"\0")
 
-    def _notify(self, notice: Notice, body: bytes) -> None:
-        header = wire.OUT_HEADER.pack(wire.OUT_HEADER.size + len(body), notice, 0)
-        os.writev(self._descriptor, [header, body])
+    def store(self, node: int, data: memoryview) -> None:
+        """Put the whole of a file into its pages. FileNotFoundError when the kernel does not know the node."""
+        self._notify(Notice.STORE, wire.STORE_OUT.pack(node, 0, len(data), 0), data)
+
+    def _notify(self, notice: Notice, *body: bytes | memoryview) -> None:
+        header = wire.OUT_HEADER.pack(wire.OUT_HEADER.size + sum(map(len, body)), notice, 0)
+        os.writev(self._descriptor, [header, *body])
 
     def close(self) -> None:
         """Give up the session; the mount point must be unmounted before."""

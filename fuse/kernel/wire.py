@@ -100,6 +100,7 @@ class Notice(enum.IntEnum):
 
     INVAL_INODE = 2
     INVAL_ENTRY = 3
+    STORE = 4
     RESEND = 7
     """Send again what was read and not answered."""
 
@@ -156,6 +157,7 @@ BATCH_FORGET_IN = struct.Struct("<II")
 FORGET_ONE = struct.Struct("<QQ")
 INVAL_INODE_OUT = struct.Struct("<Qqq")
 INVAL_ENTRY_OUT = struct.Struct("<QII")
+STORE_OUT = struct.Struct("<QQII")
 
 BACKING_MAP = struct.Struct("<iI8x")
 """``struct fuse_backing_map``: descriptor, flags."""

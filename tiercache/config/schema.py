@@ -152,6 +152,8 @@ class PlanConfig(Section):
     """… and at most. In between the reader's rate and the origin's latency tell."""
     idle_s: Duration = 600.0
     """A plan of which nothing is read for so long is given up."""
+    push_max_bytes: Bytes = MIB
+    """A file of up to so many bytes is put into the kernel's page cache where that is possible; 0: none is."""
 
 
 class UploadConfig(Section):

@@ -1,4 +1,4 @@
-"""Bring a whole file into the cache for somebody who will read it."""
+"""Bring a whole file into the cache for somebody who will read it, and into the kernel where a mount can do that."""
 
 from __future__ import annotations
 
@@ -32,3 +32,22 @@ async def bring(space: Namespace, cache: Cache, key: Key, *, most_bytes: int) ->
         return Brought(version.id, size_bytes, came=unknown, kept=True)
     location = await cache.ensure(version, 0, size_bytes, ahead=True)
     return Brought(version.id, size_bytes, came=True, kept=location is not None)
+
+
+def push(space: Namespace, cache: Cache, key: Key) -> bool:
+    """Have mounts show the kernel a file that is here; whether one of them will try. It counts as read then: nobody
+    tells of a read that the kernel answers."""
+    if not space.tree.pushers:
+        return False
+    entry = space.known(key)
+    if entry is None or entry.kind is not Kind.FILE or entry.staged or not entry.version:
+        return False
+    version = space.tree.version_ref(key, entry)
+    location = cache.locate(version)
+    if location is None:
+        return False
+    queued = [push(entry, location) for push in space.tree.pushers]  # each of them, not the first one
+    if not any(queued):
+        return False
+    cache.touched([version.id])
+    return True

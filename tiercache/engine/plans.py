@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
-from tiercache.engine.bringing import bring
+from tiercache.engine.bringing import bring, push
 from tiercache.engine.namespace import Namespace
 from tiercache.errors import InvalidArgument, TierCacheError
 from tiercache.journal import OriginSource
@@ -175,6 +175,7 @@ class Plans:
             Plan(keys_of(self._path(name, _KEYS), skip=position), position=position),
             namespace.origin_id,
             partial(bring, namespace, self._engine.cache, most_bytes=most_bytes),
+            partial(push, namespace, self._engine.cache),
         )
         self._kept[name] = _Kept(running, about["reader"], about)
 

@@ -10,7 +10,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from tiercache.cache import VersionRef
+from tiercache.cache import Location, VersionRef
 from tiercache.catalog import Catalog
 from tiercache.engine.entries import directory_entry, now_ns
 from tiercache.engine.live import LiveInode, LiveTable, live_entry
@@ -93,6 +93,9 @@ class Tree:
     """How many whole directories were moved or removed."""
 
     listeners: list[ChangeListener] = field(default_factory=list)
+
+    pushers: list[Callable[[Entry, Location], bool]] = field(default_factory=list)
+    """Mounts that can show the kernel a file before anybody reads it; each tells whether it will try."""
 
     async def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking origin call in a worker thread. A cancelled caller leaves the thread to its timeout."""

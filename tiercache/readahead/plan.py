@@ -40,13 +40,15 @@ class Read(enum.Enum):
 class Step:
     """One entry near the reader."""
 
-    __slots__ = ("failures", "key", "position", "read", "ready", "sent", "size_bytes", "version")
+    __slots__ = ("failures", "key", "position", "pushed", "read", "ready", "sent", "size_bytes", "version")
 
     def __init__(self, position: int, key: Key) -> None:
         self.position = position
         self.key = key
         self.sent = False
         self.ready = False
+        self.pushed = False
+        """It is where it may be read without our knowing."""
         self.read = False
         self.size_bytes = 0
         """What it holds of the budget: from when it is ready until it is read."""
@@ -151,9 +153,19 @@ class Plan:
         step = self._by_version.get(version)
         return None if step is None else self.read(step.key)
 
-    def reached(self, position: int) -> None:
-        """The reader says that it has come to this entry: all before it are read, or about to be."""
+    def reached(self, position: int) -> int:
+        """The reader says that it has come to this entry: all before it are read, or about to be. Of how many of them
+        we hear nothing else, because they are where they are read without our knowing."""
+        unseen = 0
+        for step in self._steps:
+            if step.position >= position:
+                break
+            if step.pushed and not step.read:
+                self._settle(step)
+                self._forget(step)
+                unseen += 1
         self._advance(position)
+        return unseen
 
     def give_up(self) -> None:
         """The reader reads no more of it."""

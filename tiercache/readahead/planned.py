@@ -47,11 +47,21 @@ class Brought(NamedTuple):
 class Running:
     """A plan that is run."""
 
-    def __init__(self, plan: Plan, origin: OriginId, bring: Callable[[Key], Awaitable[Brought]], lead: Lead) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        origin: OriginId,
+        bring: Callable[[Key], Awaitable[Brought]],
+        push: Callable[[Key], bool],
+        lead: Lead,
+    ) -> None:
         self.plan = plan
         self.origin = origin
         self.bring = bring
+        self.push = push
         self.lead = lead
+        self.told = False
+        """Whether its reader says where it is: what we do not see it read may lie ahead then."""
         self.active_s = 0.0
         """When its reader last gave a sign of life."""
         self.in_flight = 0
@@ -102,9 +112,16 @@ class Planned:
         """Of what was brought for readers that have not come to it yet."""
         return sum(running.plan.held_bytes for running in self._running)
 
-    def start(self, plan: Plan, origin: OriginId, bring: Callable[[Key], Awaitable[Brought]]) -> Running:
-        """Run a plan, beside the others, until ``end``."""
-        running = Running(plan, origin, bring, Lead(self._config.lead_min, self._config.lead_max))
+    def start(
+        self,
+        plan: Plan,
+        origin: OriginId,
+        bring: Callable[[Key], Awaitable[Brought]],
+        push: Callable[[Key], bool] = lambda key: False,
+    ) -> Running:
+        """Run a plan, beside the others, until ``end``. ``push`` puts a file that is here where it may be read without
+        our knowing, and tells whether it will."""
+        running = Running(plan, origin, bring, push, Lead(self._config.lead_min, self._config.lead_max))
         running.active_s = trio.current_time()
         self._running.append(running)
         self._go_on()
@@ -119,7 +136,9 @@ class Planned:
 
     def reached(self, running: Running, position: int) -> None:
         """A reader tells where it is."""
-        running.plan.reached(position)
+        running.told = True
+        for _ in range(running.plan.reached(position)):
+            self._note_read(running, Read.READY)
         self._told(running)
         self._go_on()
 
@@ -137,11 +156,14 @@ class Planned:
                 continue
             how = step(running.plan)
             if how is not None:
-                running.lead.read(how, trio.current_time())
-                self._reads[how].inc()
+                self._note_read(running, how)
                 self._told(running)
                 self._go_on()
                 return
+
+    def _note_read(self, running: Running, how: Read) -> None:
+        running.lead.read(how, trio.current_time())
+        self._reads[how].inc()
 
     def _told(self, running: Running) -> None:
         running.active_s = trio.current_time()
@@ -192,6 +214,8 @@ class Planned:
             running.plan.failed(step, again=again)
         else:
             running.plan.brought(step, brought.version, brought.size_bytes)
+            if running.told and not step.read and step.position >= running.plan.front:
+                step.pushed = running.push(step.key)
             self._note(running, brought, trio.current_time() - began_s)
         finally:
             self._in_flight -= 1
