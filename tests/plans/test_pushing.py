@@ -180,12 +180,12 @@ def test_a_kernel_that_knows_none_is_seldom_asked(tmp_path: Path) -> None:
     for node in range(UNKNOWN_IN_A_ROW):
         assert pushing.push(node)
     wait_for(lambda: pushing.figure("unknown") == UNKNOWN_IN_A_ROW)
-    assert sum(pushing.push(1000) for _ in range(3 * TRIED_THEN)) == 3
+    assert sum(pushing.push(100 + number) for number in range(3 * TRIED_THEN)) == 3
     wait_for(lambda: pushing.figure("unknown") == UNKNOWN_IN_A_ROW + 3)
-    kernel.known.add(1000)
-    assert [pushing.push(1000) for _ in range(TRIED_THEN)].index(True) == TRIED_THEN - 1
+    kernel.known.update(range(1000, 2000))
+    assert [pushing.push(1000 + number) for number in range(TRIED_THEN)].index(True) == TRIED_THEN - 1
     wait_for(lambda: pushing.figure("pushed") == 1)
-    assert pushing.push(1000), "it knows one: all are tried again"
+    assert pushing.push(2000), "it knows one: all are tried again"
     pushing.pusher.disarm()
 
 
