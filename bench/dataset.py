@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import xxhash
 
-from tiercache.bench.workloads import Epochs, Reading
+from tiercache.bench.workloads import Epochs, HitRatio, Reading
 from tiercache.units import KIB, MIB
+
+Generated = Reading | Epochs | HitRatio
 
 Told = Callable[[int], None]
 """Called with the number of further bytes done."""
@@ -61,7 +63,7 @@ def random_bytes(seed: str, size_bytes: int) -> bytes:
     return b"".join(numbers.randbytes(length) for length in _chunks(size_bytes))
 
 
-def generate(workload: Reading | Epochs, directory: Path, told: Told, *, per_directory: int = 100) -> DataSet:
+def generate(workload: Generated, directory: Path, told: Told, *, per_directory: int = 100) -> DataSet:
     """Write the workload's files: random bytes, the same for the same seed."""
     numbers = random.Random(workload.seed)
     for number, size_bytes in enumerate(_sizes(workload, numbers)):
@@ -89,7 +91,7 @@ def shuffled(pieces: Iterable[Piece], seed: str) -> list[Piece]:
     return order
 
 
-def _sizes(workload: Reading | Epochs, numbers: random.Random) -> list[int]:
+def _sizes(workload: Generated, numbers: random.Random) -> list[int]:
     if not workload.spread:
         return [workload.median_bytes] * workload.files
     center = math.log(workload.median_bytes)

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from tiercache.bench.cgroup import why_no_memory_group
 from tiercache.bench.dataset import DataSet, Piece, generate, shuffled
 from tiercache.bench.loading import flood, load
 from tiercache.bench.node import Node
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import loaded_epoch
+from tiercache.bench.scarce import run_scarce
 from tiercache.bench.served import Served
 from tiercache.bench.spent import Spent
 from tiercache.bench.stage import Stage, our_options
@@ -36,8 +38,14 @@ def run_epochs(stage: Stage, workload: Epochs) -> None:
     if line is None:
         raise ConfigError(f"{workload.name} needs an S3 origin: it counts requests, and lets them wait")
     line.set_latency(0.0)
+    if workload.memory_share and why_no_memory_group():
+        stage.notes.append(f"{workload.name} is left out: {why_no_memory_group()}.")
+        return
     if workload.dataset not in stage.datasets:
         _add_dataset(stage, workload)
+    if workload.memory_share:
+        run_scarce(stage, workload, stage.datasets[workload.dataset], TERMS)
+        return
     run = _Run(stage, workload, stage.datasets[workload.dataset])
     run.warm_the_server()
     line.set_latency(workload.latency_s)

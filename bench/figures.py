@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import Quantiles, Ratio, Row
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Training, Workload
+from tiercache.bench.workloads import Epochs, HitRatio, Naming, Reading, Saving, Training, Workload
 from tiercache.units import format_size
 
 NOTHING = "–"
@@ -30,6 +30,8 @@ def columns(workload: Workload) -> list[Column]:
         return _epoch_columns(workload)
     if isinstance(workload, Training):
         return _training_columns()
+    if isinstance(workload, HitRatio):
+        return _hit_columns()
     match workload:
         case Reading():
             unit = "reads/s" if workload.request_bytes else "files/s"
@@ -93,6 +95,23 @@ def _training_columns() -> list[Column]:
         Column("server CPU", "of the process behind the target for one file", server_cpu),
         Column("GET HEAD LIST", "requests of one epoch at the origin", requests),
     ]
+
+
+def _hit_columns() -> list[Column]:
+    return [
+        Column("hit ratio", "hits of the tier, by the engine's metrics", hit_ratio),
+        Column("hit ratio / c", "c: the share of the data that fits", hits_of_capacity),
+        Column("origin requests", "per request of the reader", lambda row: per_request(row.origin_requests)),
+        Column("files/s", "median over the epochs", lambda row: number(row.rate_per_s)),
+    ]
+
+
+def hit_ratio(row: Row) -> str:
+    return NOTHING if row.hits is None else f"{row.hits.hit_ratio:.4f}"
+
+
+def hits_of_capacity(row: Row) -> str:
+    return NOTHING if row.hits is None else f"{row.hits.of_capacity:.4f}"
 
 
 def share(value: float | None) -> str:

@@ -73,6 +73,11 @@ class Node:
     ) -> None:
         self._end()
 
+    @property
+    def pid(self) -> int:
+        """The engine's."""
+        return self._pid
+
     def restart(self, settings: Mapping[str, Any]) -> Node:
         """Another node over the same cache directory with other settings. Leave this one before you enter it."""
         mounted = self.mountpoint is not None

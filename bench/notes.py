@@ -11,7 +11,7 @@ from tiercache.bench.place import Place
 from tiercache.bench.slowness import Slowness
 from tiercache.bench.stage import Stage
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Epochs, Loading, Reading, Training, Workload
+from tiercache.bench.workloads import Epochs, HitRatio, Loading, Reading, Training, Workload
 from tiercache.config.limits import memory_limit_bytes
 from tiercache.units import format_size
 
@@ -22,7 +22,7 @@ def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) ->
         "All targets take turns in each round; figures are medians over the rounds, ratios are medians of the ratios "
         "within a round. Every read was compared with a digest while the clock stood."
     )
-    if any(not isinstance(workload, Loading) for workload in workloads):
+    if any(not isinstance(workload, Loading | HitRatio) for workload in workloads):
         yield stage.page_cache.how
     yield from _about_mounts(stage, workloads)
     yield from _proofs(stage)
@@ -34,7 +34,7 @@ def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) ->
 
 
 def _about_epochs(workloads: Sequence[Workload]) -> Iterator[str]:
-    found = [workload for workload in workloads if isinstance(workload, Epochs)]
+    found = [workload for workload in workloads if isinstance(workload, Epochs) and workload.phases]
     if found:
         yield (
             f"Epochs: {found[0].in_flight} requests in flight are the bare loop, which every row is held against; all "

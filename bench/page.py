@@ -65,6 +65,8 @@ def page_of(report: Report) -> str:
 
 def _summary(report: Report) -> str:
     summary = report.summary()
+    if not summary.lines:
+        return ""
     head = "".join(f'<th class="text">{escape(name)}</th>' for name in summary.targets)
     body = "".join(
         f"<tr><td>{escape(line)}</td>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"

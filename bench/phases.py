@@ -27,6 +27,8 @@ class Phase(enum.StrEnum):
     AGAIN_HINTED = "second epoch, hinted"
     AGAIN = "second epoch, blind"
     TRAINING = "training"
+    SCARCE = "second epoch, little memory"
+    RANDOM_EPOCHS = "random epochs"
 
 
 MEANINGS: dict[Phase, str] = {
@@ -48,6 +50,8 @@ MEANINGS: dict[Phase, str] = {
     Phase.SHUFFLED: "nothing cached, nothing told; random order",
     Phase.AGAIN_HINTED: "by the node that read all of it once; another random order, told before",
     Phase.AGAIN: "by the node that read all of it once; another random order, nothing told",
+    Phase.SCARCE: "everything in the NVMe tier, no RAM tier, and memory for half of the data's pages; read once before",
+    Phase.RANDOM_EPOCHS: "after the cache has filled, by a node whose NVMe tier holds a part of the data",
     Phase.TRAINING: "one epoch: read, decode, forward, backward, step",
 }
 

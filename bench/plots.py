@@ -13,7 +13,7 @@ from tiercache.bench.phases import Phase
 from tiercache.bench.report import Report, describe
 from tiercache.bench.results import Row
 from tiercache.bench.targets import Role
-from tiercache.bench.workloads import Epochs, Reading, Saving, Training, Workload
+from tiercache.bench.workloads import Epochs, HitRatio, Reading, Saving, Training, Workload
 
 COLORS = {Role.ORIGIN: "#8a8f98", Role.CACHED: "#0b7285", Role.PEER: "#7a5195", Role.LOCAL: "#c08a2d"}
 MEANINGS = {
@@ -175,7 +175,7 @@ def _limits(workload: Workload, rows: list[Row], scale: float) -> tuple[float, f
 def _scale(workload: Workload, rows: list[Row]) -> tuple[float, str]:
     """From requests a second to what the axis shows."""
     match workload:
-        case Epochs():
+        case Epochs() | HitRatio():
             return 1.0, "files/s"
         case Training():
             return 1.0, "samples/s"

@@ -58,6 +58,11 @@ class WorkerPool:
             process.kill()  # a client's thread may keep it; a process that has ended does not mind
             process.join()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes."""
+        return [process.pid for process in self._processes]
+
     def open(self, name: str, setup: Setup, *, workers: int) -> None:
         """Open a session under a name, in the first ``workers`` processes."""
         self._all(workers, "open", name, setup)

@@ -12,7 +12,7 @@ from tiercache.bench.figures import NOTHING, all_ratios
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import Epoch, Ratio, Row, rows_of
 from tiercache.bench.targets import BARE_LOOP, Role
-from tiercache.bench.workloads import Epochs, Naming, Reading, Saving, Training, Workload
+from tiercache.bench.workloads import Epochs, HitRatio, Naming, Reading, Saving, Training, Workload
 from tiercache.units import format_duration, format_size
 
 
@@ -44,11 +44,14 @@ class Report:
 
     def summary(self) -> Summary:
         """What a reader should remember."""
-        targets = tuple(dict.fromkeys(row.target.name for row in self.rows if row.target.role is Role.CACHED))
+        compared = [row for row in self.rows if row.target.role is Role.CACHED and all_ratios(row) != NOTHING]
+        targets = tuple(dict.fromkeys(row.target.name for row in compared))
         lines = []
         for workload in self.workloads:
             for phase, rows in self.of(workload):
                 cells = {row.target.name: all_ratios(row) for row in rows}
+                if set(cells.values()) == {NOTHING}:
+                    continue
                 lines.append((f"{workload.name}, {phase}", tuple(cells.get(name, NOTHING) for name in targets)))
         return Summary(targets, tuple(lines))
 
@@ -108,6 +111,8 @@ def describe(workload: Workload) -> str:
                 f"{workload.files} files, median {size}, batches of {workload.batch}, {workload.workers} workers × "
                 f"prefetch {workload.prefetch}, latency {format_duration(workload.latency_s)}"
             )
+        case HitRatio():
+            return f"{workload.files} files of {format_size(workload.median_bytes)}, random order"
         case Training():
             return (
                 f"{workload.images} images, batches of {workload.batch}, {workload.workers} workers × prefetch "
@@ -130,7 +135,7 @@ def _row_as_dict(row: Row) -> dict[str, Any]:
         value = getattr(row, name)
         found[name] = value._asdict() if isinstance(value, Ratio) else None
     found["against_peers"] = {name: value._asdict() for name, value in row.against_peers.items()}
-    for name in ("batch", "wait", "asked"):
+    for name in ("batch", "wait", "hits", "asked"):
         value = getattr(row, name)
         found[name] = value._asdict() if value is not None else None
     found["origin_peer"] = row.target.origin_peer

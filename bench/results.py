@@ -38,6 +38,8 @@ class Epoch:
     """Of each batch: how long one who takes them in order waited for it."""
     compute_s: float | None = None
     """Time that a model used, where there is one."""
+    capacity_share: float | None = None
+    """Of the data set: what the cache can hold of it, where that is what is measured."""
 
     @property
     def requests(self) -> int:
@@ -90,6 +92,18 @@ class Quantiles(NamedTuple):
         return cls(_quantile(ordered, 0.50), _quantile(ordered, 0.99)) if ordered else None
 
 
+class HitShare(NamedTuple):
+    """What a cache hits that holds a part of the data."""
+
+    hit_ratio: float
+    capacity_share: float
+
+    @property
+    def of_capacity(self) -> float:
+        """1 in random epochs: no cache that fetches on demand does better."""
+        return self.hit_ratio / self.capacity_share
+
+
 class Ratio(NamedTuple):
     """How many times as fast as another target in the same rounds."""
 
@@ -134,6 +148,7 @@ class Row:
     wait: Quantiles | None = None
     utilisation: float | None = None
     """Share of the time in which a model computed."""
+    hits: HitShare | None = None
     asked: Traffic | None = None
     """Through the line, in one round."""
 
@@ -180,6 +195,7 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
         batch=Quantiles.of(time_s for epoch in epochs for time_s in epoch.batch_s),
         wait=Quantiles.of(time_s for epoch in epochs for time_s in epoch.wait_s),
         utilisation=_utilisation(epochs),
+        hits=_hits(epochs),
         asked=_asked(epochs),
     )
 
@@ -187,6 +203,15 @@ def _row(epochs: list[Epoch], by_target: dict[str, list[Epoch]]) -> Row:
 def _utilisation(epochs: Sequence[Epoch]) -> float | None:
     shares = [epoch.compute_s / epoch.busy_s for epoch in epochs if epoch.compute_s is not None]
     return statistics.median(shares) if shares else None
+
+
+def _hits(epochs: Sequence[Epoch]) -> HitShare | None:
+    share = epochs[0].capacity_share
+    uses = [epoch.spent.use for epoch in epochs if epoch.spent.use is not None]
+    if share is None or not uses:
+        return None
+    hits = sum(use.ram_hits + use.nvme_hits for use in uses)
+    return HitShare(hits / sum(epoch.requests for epoch in epochs), share)
 
 
 def _asked(epochs: Sequence[Epoch]) -> Traffic | None:

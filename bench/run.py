@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tiercache.bench.epochs import run_epochs
+from tiercache.bench.hitratio import run_hit_ratio
 from tiercache.bench.machine import describe_machine, is_busy
 from tiercache.bench.naming import run_naming
 from tiercache.bench.node import why_no_mount
@@ -24,7 +25,7 @@ from tiercache.bench.saving import run_saving
 from tiercache.bench.slowness import SlowDisk, Slowness
 from tiercache.bench.stage import Stage
 from tiercache.bench.training.run import check_training, run_training
-from tiercache.bench.workloads import Epochs, Loading, Naming, Reading, Saving, Training, Workload
+from tiercache.bench.workloads import Epochs, HitRatio, Loading, Naming, Reading, Saving, Training, Workload
 from tiercache.errors import ConfigError
 
 BUSY = "Others were using this machine when the run began: trust the ratios more than the figures."
@@ -66,7 +67,7 @@ def run(plan: Plan, directory: Path, *, prepare: Callable[[Stage], None] | None 
     if any(isinstance(workload, Training) for workload in workloads):
         check_training()
     against = () if no_mount else plan.against
-    workers = max((each.workers for each in workloads if isinstance(each, Reading | Epochs)), default=1)
+    workers = max((each.workers for each in workloads if isinstance(each, Reading | Epochs | HitRatio)), default=1)
     slowness = plan.slowness
     if slowness is None and any(isinstance(each, Loading) for each in workloads):
         slowness = Slowness()
@@ -128,6 +129,8 @@ def run_workload(stage: Stage, workload: Workload) -> None:
             run_epochs(stage, workload)
         case Training():
             run_training(stage, workload)
+        case HitRatio():
+            run_hit_ratio(stage, workload)
 
 
 def _settings(plan: Plan, place: Place) -> dict[str, str]:

@@ -188,7 +188,9 @@ class FsspecSession:
             from tiercache.client import connect
             from tiercache.config import load_config
 
-            connect(load_config(None, {"cache_dir": self._fs.cache_dir, "engine.mode": "attach"})).tell_touches()
+            client = connect(load_config(None, {"cache_dir": self._fs.cache_dir, "engine.mode": "attach"}))
+            client.tell_touches()
+            client.status()  # a notice is not answered; what follows it on the same connection is
 
     def close(self) -> None:
         self._leave()

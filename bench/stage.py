@@ -24,6 +24,8 @@ from tiercache.bench.spent import Spent, TierUse, grown
 from tiercache.bench.targets import Call, Role, Setup, Target, targets_for
 from tiercache.bench.terms import Terms
 
+NO_SETTINGS: Mapping[str, Any] = {}
+
 MOUNT_SAMPLE = 32
 """Files of a mount whose pages are looked at: each look is an open that the kernel has to ask for."""
 
@@ -63,10 +65,18 @@ class Stage:
 
     # -- what stands behind the targets -----------------------------------------------------------
 
-    def new_node(self, place: Place, terms: Terms, *, mounted: bool) -> Node:
-        """A node over a cache directory of its own; the caller enters it and removes it."""
+    def new_node(self, place: Place, terms: Terms, *, mounted: bool, settings: Mapping[str, Any] = NO_SETTINGS) -> Node:
+        """A node over a cache directory of its own; the caller enters it and removes it.
+
+        ``settings`` are the workload's, and come before those of the run.
+        """
         return Node(
-            self._new_directory(), place, terms=terms, settings=self.settings, mounted=mounted, driver=self.driver
+            self._new_directory(),
+            place,
+            terms=terms,
+            settings={**self.settings, **settings},
+            mounted=mounted,
+            driver=self.driver,
         )
 
     @contextmanager
@@ -100,9 +110,11 @@ class Stage:
             yield found
 
     @contextmanager
-    def behind(self, targets: Sequence[Target], place: Place, terms: Terms) -> Iterator[Behind]:
+    def behind(
+        self, targets: Sequence[Target], place: Place, terms: Terms, *, settings: Mapping[str, Any] = NO_SETTINGS
+    ) -> Iterator[Behind]:
         """A fresh node and a mount of each peer; removed afterwards."""
-        node = self.new_node(place, terms, mounted=self.mount)
+        node = self.new_node(place, terms, mounted=self.mount, settings=settings)
         try:
             with self.peer_mounts(targets, place, terms) as peers, node:
                 yield Behind(node, peers)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tiercache.bench.phases import Phase
-from tiercache.bench.workloads import Epochs, Naming, Order, Reading, Saving, Training, Workload
+from tiercache.bench.workloads import Epochs, HitRatio, Naming, Order, Reading, Saving, Training, Workload
 from tiercache.errors import ConfigError
 from tiercache.units import GIB, KIB, MIB
 
@@ -191,8 +191,26 @@ SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
         ),
     ),
     "mount": _MOUNT,
-    "epochs": tuple(
-        replace(_EPOCHS, name=f"epochs-{latency_ms}ms", latency_s=latency_ms / 1000) for latency_ms in (0, 10, 30)
+    "epochs": (
+        *(replace(_EPOCHS, name=f"epochs-{latency_ms}ms", latency_s=latency_ms / 1000) for latency_ms in (0, 10, 30)),
+        replace(
+            _EPOCHS,
+            name="epochs-nvme",
+            title="the second epoch of a data loader over twice the memory",
+            files=10_000,
+            phases=(),
+            memory_share=0.5,
+        ),
+    ),
+    "hitratio": (
+        HitRatio(
+            name="hitratio",
+            title="what a cache hits that holds a part of the data set",
+            files=2000,
+            median_bytes=112 * KIB,
+            policies=("hold", "auto", "s3fifo"),
+            shares=(0.2, 0.5, 0.8),
+        ),
     ),
     "training": (
         Training(name="training", title="a model learns from images of about 110 KB", images=1024, latency_s=0.01),
@@ -200,8 +218,8 @@ SUITES: Final[Mapping[str, tuple[Workload, ...]]] = {
 }
 """By the name that the command line gives them."""
 
-APART: Final = frozenset({"epochs", "training"})
-"""Not among ``all``: they take long, and read through a line that would slow the others down."""
+APART: Final = frozenset({"epochs", "hitratio", "training"})
+"""Not among ``all``: they take long, and two of them read through a line that would slow the others down."""
 
 
 def find_workloads(name: str) -> list[Workload]:

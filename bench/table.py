@@ -43,6 +43,8 @@ def _print_summary(console: Console, report: Report) -> None:
     from rich.table import Table
 
     summary = report.summary()
+    if not summary.lines:
+        return
     table = Table(
         title=report.comparison(),
         title_justify="left",

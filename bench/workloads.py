@@ -141,6 +141,8 @@ class Epochs:
     in_flight: int = 64
     """Of the bare loop that everything is held against."""
     phases: tuple[Phase, ...] = EPOCHS
+    memory_share: float = 0.0
+    """Instead of cold epochs the second one, with memory for this share of the data; 0: no limit."""
     request_bytes: int = 0
     seed: int = 5
 
@@ -182,10 +184,37 @@ class Training:
         return replace(self, batch=batch, images=_at_least(self.images * factor, 2 * batch))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitRatio:
+    """Random epochs over files of one size, of which a share fits into the cache."""
+
+    name: str
+    title: str
+    files: int
+    median_bytes: int
+    """A multiple of what a disk allocates, so that the share is exact."""
+    policies: tuple[str, ...]
+    shares: tuple[float, ...]
+    fill_epochs: int = 2
+    """That do not count: in the first the cache fills; in the second a policy that watches may make up its mind."""
+    workers: int = 4
+    spread: float = 0.0
+    request_bytes: int = 0
+    seed: int = 7
+
+    @property
+    def mounts_only(self) -> bool:
+        return False
+
+    def scaled(self, factor: float) -> HitRatio:
+        """Fewer or more files: a multiple of ten, so that the shares are exact."""
+        return replace(self, files=10 * _at_least(self.files * factor / 10, 2))
+
+
 Loading = Epochs | Training
 """A data loader reads, through the line."""
 
-Workload = Reading | Saving | Naming | Epochs | Training
+Workload = Reading | Saving | Naming | Epochs | Training | HitRatio
 
 
 def _at_least(value: float, least: int) -> int:

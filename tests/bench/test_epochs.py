@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from rig.benchmarks import run
+from tiercache.bench.cgroup import why_no_memory_group
 from tiercache.bench.cli import main
 from tiercache.bench.epochs import SECOND
 from tiercache.bench.peers.choice import KINDS
 from tiercache.bench.phases import Phase
 from tiercache.bench.suites import find_workloads
 from tiercache.bench.targets import BARE_LOOP, MOUNT, OURS_CAT, PLAIN_OPEN, S3FS_CAT
+from tiercache.config.schema import PolicyName
 from tiercache.errors import ConfigError
 
 COLD_OF = {second: cold for cold, second in SECOND.items()}
@@ -35,8 +38,8 @@ def test_hinted_and_blind_epochs_are_rows_of_their_own(
     """Wrong bytes, or a cold epoch that the origin did not answer, would end the run."""
     found = run(workload, [*quick_arguments, "--against=rclone"], tmp_path)
     assert bench_keys() == []
-    parts = {part.name: part for part in find_workloads(workload)}
-    assert {row["workload"] for row in found["rows"]} == parts.keys()
+    parts = {part.name for part in find_workloads(workload)} - {"epochs-nvme"}
+    assert {row["workload"] for row in found["rows"]} - {"epochs-nvme"} == parts
     peers = {row["target"] for row in found["rows"] if row["role"] == "peer"}
     assert bool(peers) == bool(KINDS["rclone"].find())
     for name, phases in itertools.product(parts, EPOCHS.items()):
@@ -52,6 +55,36 @@ def test_hinted_and_blind_epochs_are_rows_of_their_own(
             else:
                 assert row["against_origin"]["median"] > 0
                 assert row["asked"]["gets"] >= row["requests"]
+
+
+@pytest.mark.timeout(300)
+def test_a_cache_that_holds_hits_what_it_holds(
+    quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """A real engine, real fills: hold's hit ratio is the share that fits."""
+    found = run("hitratio", quick_arguments, tmp_path)
+    assert bench_keys() == []
+    [workload] = found["workloads"]
+    known = set(workload["policies"]) & {*get_args(PolicyName)}
+    rows = {row["target"]: row["hits"] for row in found["rows"]}
+    assert rows.keys() == {f"{policy}, {share:.0%} fits" for policy in known for share in workload["shares"]}
+    for share in workload["shares"]:
+        assert rows[f"hold, {share:.0%} fits"] == {"hit_ratio": pytest.approx(share), "capacity_share": share}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(bool(why_no_memory_group()), reason=why_no_memory_group())
+def test_the_second_epoch_is_read_with_memory_for_half_of_it(
+    quick_arguments: list[str], bench_keys: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    found = run("epochs-nvme", [*quick_arguments, "--set=nvme.capacity=1GiB"], tmp_path)
+    assert bench_keys() == []
+    assert any("for the page cache of" in note for note in found["notes"])
+    rows = {row["target"]: row for row in found["rows"]}
+    assert rows.keys() == {MOUNT, OURS_CAT, PLAIN_OPEN}
+    for row in rows.values():
+        assert row["against_local"]["median"] > 0
+        assert row["asked"]["gets"] == 0
 
 
 TRAINING = {
