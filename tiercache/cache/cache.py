@@ -29,7 +29,7 @@ from tiercache.decisions import FORGETFUL, Decisions
 from tiercache.errors import TierCacheError
 from tiercache.memory import Memory
 from tiercache.metrics import Metrics
-from tiercache.model import Key, ObjectStat, OriginId, Tier, VersionId
+from tiercache.model import BLOCK_SIZE_BYTES, Key, ObjectStat, OriginId, Tier, VersionId
 from tiercache.origins.base import Origin
 from tiercache.tier import FileTier
 
@@ -183,6 +183,13 @@ class Cache:
         which another caller would ask again.
         """
         return await self._openings.open(origin, origin_id, key, limit, on_answer, ahead=ahead)
+
+    async def bring(self, version: VersionRef, length: int) -> bool:
+        """Make the first ``length`` bytes resident for nobody who waits; whether they are kept."""
+        small = self._trusting and 0 < version.size_bytes <= min(length, BLOCK_SIZE_BYTES)
+        if small and await self._fetcher.bring(version):
+            return self.is_complete(version.id)
+        return await self.ensure(version, 0, length, ahead=True) is not None
 
     def prefetch(self, version: VersionRef, offset: int, length: int) -> Ahead | None:
         """Send for what is missing of a range that nobody waits for, as far as there is memory to spare.

@@ -1,8 +1,8 @@
 """Threads for many short requests at a time, and one wake-up of the engine for all that came back meanwhile.
 
 What trio offers for a blocking call takes more of the one thread that everything runs in than a small object is
-worth: a new context, a limiter, a wake-up for each. Here a call is put into a queue, and whatever has come back when
-the loop turns is *landed* together, inside one transaction of the catalog.
+worth: a new context, a limiter, a wake-up for each. Here a call is put into a queue, and what has come back when the
+loop turns is *landed* together, inside one transaction of the catalog.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import outcome
 import trio
 
 from tiercache.errors import TierCacheError
+
+LANDED_AT_ONCE: Final = 8
+"""So many are landed before other tasks get a turn: a mount's requests wait meanwhile."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -105,7 +108,7 @@ class Crew:
         jobs: list[_Job[object, object]] = []
         try:
             with self._together():
-                while self._back:
+                while self._back and len(jobs) < LANDED_AT_ONCE:
                     jobs.append(job := self._back.popleft())
                     if isinstance(job.result, outcome.Value):
                         job.result = outcome.capture(job.landed, job.result.value)
@@ -116,3 +119,5 @@ class Crew:
         for job in jobs:
             self.under_way -= 1
             trio.lowlevel.reschedule(job.task, job.result)
+        if self._back:
+            self._token.run_sync_soon(self._land, idempotent=True)

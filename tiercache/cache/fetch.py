@@ -80,6 +80,20 @@ class Fetcher:
             return None
         return self._launch(version, state, flight)
 
+    async def bring(self, version: VersionRef) -> bool:
+        """Fetch a whole version of one block in the caller's task: for files in thousands, which nobody waits for, a
+        task of its own costs too much. False, and nothing was done, when it is here or on its way. What the origin
+        raises."""
+        with self._states.use(version) as state:
+            if state.unverified or state.has_or_awaits(0):
+                return False
+            flight = Flight(range(1), version.size_bytes)
+            self._take_off(state, flight)
+        failure = await self._run(version, flight)
+        if failure is not None:
+            raise failure
+        return True
+
     def _launch(self, version: VersionRef, state: VersionState, flight: Flight) -> Flight:
         self._take_off(state, flight)
         self._nursery.start_soon(self._run, version, flight)
@@ -154,7 +168,8 @@ class Fetcher:
             assert not state.has_or_awaits(block), "one fetch per block at a time"
             state.in_flight[block] = flight
 
-    async def _run(self, version: VersionRef, flight: Flight) -> None:
+    async def _run(self, version: VersionRef, flight: Flight) -> TierCacheError | None:
+        """What went wrong; those who wait have been told."""
         outcome: memoryview | TierCacheError = Busy(f"{_name(version)}: the engine stops")
         purpose = Purpose.READAHEAD if flight.ahead else Purpose.FETCH
         charge = flight.length if flight.ahead else 0
@@ -173,10 +188,12 @@ class Fetcher:
                 outcome = Broken(f"{_name(version)}: {error}")
             finally:
                 self._end(version, flight, outcome)
+                failure = outcome if isinstance(outcome, TierCacheError) else None
                 del outcome  # each listener has taken what it wants of it
                 if flight.on_end is not None:
                     flight.on_end(flight.length)
                 self._memory.release(purpose, charge)
+        return failure
 
     async def _fetch(self, version: VersionRef, state: VersionState, flight: Flight) -> memoryview:
         fill = self._filler.begin(version, state, flight)

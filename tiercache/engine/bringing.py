@@ -30,8 +30,7 @@ async def bring(space: Namespace, cache: Cache, key: Key, *, most_bytes: int) ->
         return Brought(version.id, size_bytes, came=True, kept=True)
     if await cache.locate_verified(version) is not None:
         return Brought(version.id, size_bytes, came=unknown, kept=True)
-    location = await cache.ensure(version, 0, size_bytes, ahead=True)
-    return Brought(version.id, size_bytes, came=True, kept=location is not None)
+    return Brought(version.id, size_bytes, came=True, kept=await cache.bring(version, size_bytes))
 
 
 def push(space: Namespace, cache: Cache, key: Key) -> bool:
