@@ -57,6 +57,16 @@ class Metrics:
         self.readahead_bytes = self._counter("readahead_bytes", "Bytes read ahead (used, wasted, dropped)", "outcome")
         self.readahead_in_flight_bytes = self._gauge("readahead_in_flight_bytes", "Read-ahead budget in use")
 
+        self.format_files = self._counter(
+            "format_files", "Files whose header was looked at (learned, unknown, failed)", "format", "outcome"
+        )
+        self.format_bytes = self._counter(
+            "format_bytes",
+            "Bytes read ahead by what a header told (fetched), those read (used)",
+            "outcome",
+        )
+        self.format_extents = self._gauge("format_extents", "Extents of files whose layout is known")
+
         self.plans = self._gauge("plans", "Plans of readers that are run")
         self.plan_files = self._counter(
             "plan_files", "Planned files (fetched, resident, absent, failed, skipped)", "outcome"

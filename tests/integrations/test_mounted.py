@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from rig.mount_fixtures import bucket_client, driver, engine, mounted, mountpoint, root, source
-from rig.mounts import Mounted
+from rig.mounts import Mounted, wait_for
 from tiercache.model import BLOCK_SIZE_BYTES
 
 __all__ = ["bucket_client", "driver", "engine", "mounted", "mountpoint", "root", "source"]
@@ -104,3 +104,24 @@ def test_safetensors_replaces_a_file_that_is_open(mounted: Mounted, root: Path, 
         (root / "new").rename(path)
         assert torch.equal(file.get_tensor("layer0.weight"), state["layer0.weight"])
     check(safetensors.torch.load_file(path), {"bias": torch.ones(4)})
+
+
+@pytest.mark.parametrize("format_", ["safetensors", "zip"])
+def test_weights_are_loaded_by_what_their_header_tells(
+    mounted: Mounted, root: Path, tmp_path: Path, format_: str
+) -> None:
+    """Nothing of them is here, and their order by number is another than that of their names."""
+    state = {str(number): torch.full((BLOCK_SIZE_BYTES // 4,), number, dtype=torch.int16) for number in range(12)}
+    name = "weights.pt" if format_ == "zip" else "weights.safetensors"
+    save: Any = torch.save if format_ == "zip" else safetensors.torch.save_file
+    save(state, tmp_path / name)
+    mounted.source.put(name, (tmp_path / name).read_bytes())
+    learned = headers_learned(mounted, format_)
+    path = root / name
+    check(torch.load(path, weights_only=True) if format_ == "zip" else safetensors.torch.load_file(path), state)
+    wait_for(lambda: headers_learned(mounted, format_) == learned + 1)
+
+
+def headers_learned(mounted: Mounted, format_: str) -> float:
+    figures = mounted.engine.client.status()["metrics"].get("format_files_total", {})
+    return float(figures.get(f"{format_}/learned", 0))

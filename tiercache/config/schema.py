@@ -139,6 +139,9 @@ class ReadaheadConfig(Section):
     """Over all open files together."""
     window_max_bytes: Bytes = 64 * MIB
     window_min_bytes: Annotated[Bytes, at_least(64 * KIB)] = 4 * MIB
+    extents_max: int = Field(default=262_144, ge=0, le=2**32)
+    """So many pieces of files are known by their headers (safetensors, .pt, .npz, …), in 32 bytes each; 0 = headers are
+    not looked at."""
 
 
 class PlanConfig(Section):

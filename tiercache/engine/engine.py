@@ -43,7 +43,7 @@ from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
 from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier, parent_of
 from tiercache.policies import make_policy
-from tiercache.readahead import Planned, ReadAhead
+from tiercache.readahead import Layouts, Planned, ReadAhead
 from tiercache.staging import Staging
 from tiercache.tier import FileTier
 from tiercache.units import format_size
@@ -195,7 +195,8 @@ class Engine:
             config.checkpoints, self.catalog, self.cache, root, config.nvme_capacity_bytes(), self.metrics
         )
         self.orphans = Orphans(root)
-        self.readahead = ReadAhead(self.cache, config.readahead, self.metrics, self.decisions)
+        layouts = Layouts(self.cache, self.metrics, nursery, extents_max=config.readahead.extents_max)
+        self.readahead = ReadAhead(self.cache, config.readahead, self.metrics, self.decisions, layouts)
         self.planned = Planned(
             config.plan,
             self.metrics,

@@ -5,90 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tiercache.cache import Cache, VersionRef
+from tiercache.cache import Ahead, Cache, VersionRef
 from tiercache.config import ReadaheadConfig
 from tiercache.decisions import FORGETFUL, Decisions, Topic
 from tiercache.metrics import Metrics
-from tiercache.model import BLOCK_SIZE_BYTES, VersionId
-
-EVIDENCE_BYTES = 256 * 1024
-"""So much must have been read in order before anything is read ahead: a look at a file's header costs nothing more."""
-
-
-class Window:
-    """What one handle reads, and how far ahead of it to be: pure arithmetic on offsets.
-
-    A read that starts where the last one ended, give or take ``min_bytes`` (the kernel reorders its own read-ahead),
-    is in order; any other one closes the window. Outstanding is what was sent for and the reader has not come to.
-    """
-
-    __slots__ = (
-        "_ahead",
-        "_consumed",
-        "_in_order_bytes",
-        "_max_bytes",
-        "_min_bytes",
-        "_next",
-        "_size_bytes",
-        "version",
-    )
-
-    def __init__(self, min_bytes: int, max_bytes: int) -> None:
-        self._min_bytes = min_bytes
-        self._max_bytes = max(min_bytes, max_bytes)
-        self._size_bytes = min_bytes
-        self._in_order_bytes = 0
-        self._next = 0
-        self._consumed = 0
-        self._ahead = 0
-        """Outstanding are the bytes from ``_consumed`` to ``_ahead``, which is the end of a block or of the object."""
-        self.version = VersionId(b"")
-
-    @property
-    def outstanding_bytes(self) -> int:
-        return self._ahead - self._consumed
-
-    def is_in_order(self, offset: int) -> bool:
-        """Whether a read at ``offset`` goes on where the last one ended."""
-        return abs(offset - self._next) <= self._min_bytes
-
-    def advance(self, offset: int, length: int) -> int:
-        """A read in order happened; returns how many outstanding bytes it used."""
-        end = offset + length
-        self._in_order_bytes += length
-        self._next = max(self._next, end)
-        used = max(0, min(end, self._ahead) - self._consumed)
-        self._consumed += used
-        return used
-
-    def restart(self, offset: int, length: int) -> int:
-        """A read out of order happened, so nothing is outstanding any more; returns how many bytes were."""
-        wasted = self.outstanding_bytes
-        self._consumed = self._ahead = 0
-        self._size_bytes = self._min_bytes
-        self._in_order_bytes = length
-        self._next = offset + length
-        return wasted
-
-    def wish(self, object_bytes: int) -> range:
-        """The bytes to send for now: none while enough is ahead, or too little was read in order."""
-        if self._in_order_bytes < EVIDENCE_BYTES or self._ahead - self._next >= self._size_bytes // 4:
-            return range(0)
-        start = max(self._ahead, _block_end(self._next))  # the reader itself fetches the block it is in
-        return range(start, max(start, min(object_bytes, _block_end(self._next + self._size_bytes))))
-
-    def grant(self, granted: range) -> None:
-        """A wish, or its beginning, was sent for: the next one is twice as large."""
-        if not self.outstanding_bytes:
-            self._consumed = granted.start
-        self._ahead = granted.stop
-        self._size_bytes = min(2 * self._size_bytes, self._max_bytes)
-
-    def give_up(self) -> int:
-        """Others need the budget: what is outstanding is no longer accounted here; returns how much it was."""
-        left = self.outstanding_bytes
-        self._consumed = self._ahead
-        return left
+from tiercache.model import BLOCK_SIZE_BYTES
+from tiercache.readahead.layout import Layout
+from tiercache.readahead.layouts import Layouts
+from tiercache.readahead.walk import Walk
+from tiercache.readahead.window import Window
 
 
 class ReadAhead:
@@ -99,9 +24,15 @@ class ReadAhead:
     """
 
     def __init__(
-        self, cache: Cache, budget: ReadaheadConfig, metrics: Metrics, decisions: Decisions = FORGETFUL
+        self,
+        cache: Cache,
+        budget: ReadaheadConfig,
+        metrics: Metrics,
+        decisions: Decisions = FORGETFUL,
+        layouts: Layouts | None = None,
     ) -> None:
         self._cache = cache
+        self._layouts = layouts
         self._config = budget
         self._note = decisions.note
         self._held_bytes = 0
@@ -110,6 +41,7 @@ class ReadAhead:
         self._used = metrics.readahead_bytes.labels(outcome="used").inc
         self._wasted = metrics.readahead_bytes.labels(outcome="wasted").inc
         self._dropped = metrics.readahead_bytes.labels(outcome="dropped")
+        self._count_pieces = {outcome: metrics.format_bytes.labels(outcome=outcome) for outcome in ("fetched", "used")}
 
     @property
     def held_bytes(self) -> int:
@@ -123,28 +55,35 @@ class ReadAhead:
     def observe(self, window: Window, version: VersionRef, offset: int, length: int) -> None:
         """A handle reads: send for what it will read next. Never waits, never raises for an origin's sake."""
         if window.version != version.id:
-            self._release(window.restart(0, 0), self._wasted)
-            window.version = version.id
+            self._release(window.follow(version.id, None), self._wasted)
+        if window.layout is None and self._layouts is not None:
+            layout = self._layouts.of(version)
+            if layout is not None:
+                self._release(window.follow(version.id, layout))
         length = max(0, min(length, version.size_bytes - offset))
-        if not window.is_in_order(offset):
+        if window.is_in_order(offset):
+            self._use(window, window.advance(offset, length))
+        else:
             self._release(window.restart(offset, length), self._wasted)
-            return
-        self._release(window.advance(offset, length), self._used)
+            if window.layout is not None:
+                self._walk(window.walk, window.layout, version, offset, length)
+            if not window.reaches_at_once:
+                return
         wish = window.wish(version.size_bytes)
         if wish:
-            self._send_for(window, version, wish)
+            self._send_for(window, version, wish, reading=_blocks_around(offset, length))
 
     def forget(self, window: Window) -> None:
         """The handle closed."""
         self._windows.pop(window, None)
         self._release(window.restart(0, 0), self._wasted)
 
-    def _send_for(self, window: Window, version: VersionRef, wish: range) -> None:
+    def _send_for(self, window: Window, version: VersionRef, wish: range, *, reading: range) -> None:
         self._windows[window] = None
         self._windows.move_to_end(window)
         room = self._make_room(window, len(wish)) // BLOCK_SIZE_BYTES * BLOCK_SIZE_BYTES
         granted = wish if room >= len(wish) else wish[:room]
-        ahead = self._cache.prefetch(version, granted.start, len(granted)) if granted else None
+        ahead = self._prefetch(window, version, granted, reading) if granted else None
         if ahead is None:
             self._dropped.inc(len(wish))
             return
@@ -154,7 +93,37 @@ class ReadAhead:
             window.give_up()  # it was all here
             return
         self._hold(len(granted))
-        self._note(version.id, Topic.AHEAD, why="window")
+        self._note(version.id, Topic.AHEAD, why="window" if window.layout is None else "layout")
+
+    def _prefetch(self, window: Window, version: VersionRef, wish: range, reading: range) -> Ahead | None:
+        """``Cache.prefetch`` for positions of a window. What the reader itself fetches now is left to it."""
+        if window.layout is None:
+            return self._cache.prefetch(version, wish.start, len(wish))
+        sent_bytes, position = 0, wish.start
+        for part in window.layout.ranges(wish):
+            start = max(part.start, min(reading.stop, part.stop)) if part.start in reading else part.start
+            ahead = self._cache.prefetch(version, start, part.stop - start) if start < part.stop else None
+            if start < part.stop and ahead is None:
+                break
+            stop = part.stop if ahead is None else min(ahead.stop, part.stop)
+            sent_bytes += 0 if ahead is None else ahead.sent_bytes
+            position += stop - part.start
+            if stop < part.stop:
+                break
+        self._count_pieces["fetched"].inc(sent_bytes)
+        return Ahead(sent_bytes, position) if position > wish.start else None
+
+    def _walk(self, walk: Walk, layout: Layout, version: VersionRef, offset: int, length: int) -> None:
+        for start in layout.starts(walk.step(layout.number(offset), layout.number(offset + max(0, length - 1)))):
+            ahead = self._cache.prefetch(version, start, 1)
+            if ahead is None:
+                break
+            self._count_pieces["fetched"].inc(ahead.sent_bytes)
+
+    def _use(self, window: Window, used_bytes: int) -> None:
+        self._release(used_bytes, self._used)
+        if window.layout is not None:
+            self._count_pieces["used"].inc(used_bytes)
 
     def _make_room(self, window: Window, wanted_bytes: int) -> int:
         for quiet in list(self._windows):
@@ -177,6 +146,7 @@ class ReadAhead:
                 count(size_bytes)
 
 
-def _block_end(offset: int) -> int:
-    """The end of the block that ``offset`` lies in, or ``offset`` where one ends."""
-    return -(-offset // BLOCK_SIZE_BYTES) * BLOCK_SIZE_BYTES
+def _blocks_around(offset: int, length: int) -> range:
+    """The offsets of the blocks that a read touches."""
+    start = offset // BLOCK_SIZE_BYTES * BLOCK_SIZE_BYTES
+    return range(start, -(-(offset + length) // BLOCK_SIZE_BYTES) * BLOCK_SIZE_BYTES)
