@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tiercache.errors import ConfigError
 from tiercache.policies.arc import Arc
+from tiercache.policies.auto import Auto
 from tiercache.policies.base import CacheKey, Policy
 from tiercache.policies.fifo import Fifo
 from tiercache.policies.gdsf import Gdsf
@@ -28,6 +29,7 @@ POLICIES: dict[str, Callable[[int], Policy]] = {
     Gdsf.name: Gdsf,
     Hold.name: Hold,
     Planned.name: Planned,
+    Auto.name: Auto,
 }
 """Every policy by its name; each is made with the capacity in bytes. The configuration has all but ``planned``, which
 needs somebody who tells it the plan."""

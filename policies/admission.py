@@ -127,15 +127,15 @@ class AllOf:
     """Lets in what all of them let in; they are asked in turn until one refuses."""
 
     def __init__(self, admissions: Sequence[Admission]) -> None:
-        self._admissions = admissions
+        self.parts = admissions
 
     def refuses(self, candidate: Candidate, now_s: float) -> str:
-        return next((why for admission in self._admissions if (why := admission.refuses(candidate, now_s))), "")
+        return next((why for admission in self.parts if (why := admission.refuses(candidate, now_s))), "")
 
     def writes(self, size_bytes: int, now_s: float) -> None:
-        for admission in self._admissions:
+        for admission in self.parts:
             admission.writes(size_bytes, now_s)
 
     def welcome(self, key: CacheKey, now_s: float) -> None:
-        for admission in self._admissions:
+        for admission in self.parts:
             admission.welcome(key, now_s)

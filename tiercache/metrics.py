@@ -29,6 +29,13 @@ class Metrics:
         self.refused = self._counter(
             "refused", "Misses whose bytes were not let in, by what refused them", "tier", "why"
         )
+        self.policy_chosen = self._gauge(
+            "policy_chosen", "1 for the policy that decides where the policy of a tier is auto", "tier", "policy"
+        )
+        self.write_budget_left_bytes = self._gauge(
+            "write_budget_left_bytes", "Bytes that reads may write now of nvme.daily_writes_max; below 0 it is owed"
+        )
+        self.second_miss_keys = self._gauge("second_miss_keys", "Missed objects that are remembered for a second miss")
         self.damaged = self._counter("damaged", "Cached copies dropped because their bytes were wrong", "tier")
         self.tier_errors = self._counter("tier_errors", "Failed operations of a tier, taken as misses", "tier")
         self.tier_state = self._gauge(

@@ -8,10 +8,19 @@ from pathlib import Path
 
 from tiercache.bench.arguments import Parser, outputs_of, positive
 from tiercache.bench.simulator.grid import print_grid, simulate, write_json
-from tiercache.bench.simulator.traces import Trace, epochs_trace, file_trace, zipf_trace
+from tiercache.bench.simulator.traces import (
+    Trace,
+    change_trace,
+    epochs_trace,
+    file_trace,
+    scan_trace,
+    zipf_trace,
+)
 from tiercache.errors import ConfigError
 from tiercache.policies import POLICIES
 from tiercache.units import Size, parse_share
+
+OF_EPOCHS = {"epochs": epochs_trace, "change": change_trace, "scan": scan_trace}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _trace(options: argparse.Namespace) -> Trace:
     match options.trace:
-        case "epochs":
-            return epochs_trace(
+        case "epochs" | "change" | "scan" as name:
+            return OF_EPOCHS[name](
                 objects=options.objects, epochs=options.epochs, spread=options.spread, seed=options.seed
             )
         case "zipf":
@@ -97,8 +106,9 @@ def _parser() -> Parser:
         "--trace",
         metavar="TRACE",
         default="epochs",
-        help="epochs (every object once in each, in random order), zipf (skewed popularity), or a file of lines "
-        "key,size with the size in bytes",
+        help="epochs (every object once in each, in random order), change (another data set after some epochs), scan "
+        "(other objects read once between epochs), zipf (skewed popularity), or a file of lines key,size with the size "
+        "in bytes",
     )
     add(
         "--capacity",
@@ -107,13 +117,13 @@ def _parser() -> Parser:
         help="shares of all objects' bytes, or sizes such as 200GiB; default 0.2,0.5,0.8",
     )
     add("--policies", metavar="LIST", default="", help=f"of {','.join(POLICIES)}; default all")
-    add("--objects", type=positive(int), default=10_000, metavar="N", help="of epochs and zipf; default 10000")
+    add("--objects", type=positive(int), default=10_000, metavar="N", help="of one data set; default 10000")
     add(
         "--epochs",
         type=_at_least_two,
         default=5,
         metavar="N",
-        help="of epochs; the first one is not counted; default 5",
+        help="over one data set, the first one not counted; default 5",
     )
     add("--reads", type=positive(int), default=200_000, metavar="N", help="of zipf; default 200000")
     add("--alpha", type=positive(float), default=1.0, help="of zipf: how skewed; default 1.0")
@@ -122,9 +132,9 @@ def _parser() -> Parser:
         type=float,
         default=0.0,
         metavar="SIGMA",
-        help="of epochs and zipf: lognormal sizes; default 0, all objects of one size",
+        help="lognormal sizes; default 0, all objects of one size",
     )
-    add("--seed", type=int, default=42, metavar="N", help="of epochs and zipf; default 42")
+    add("--seed", type=int, default=42, metavar="N", help="of the made traces; default 42")
     add(
         "--second-miss",
         type=positive(int),

@@ -97,7 +97,7 @@ def print_grid(grid: Grid, file: TextIO | None = None) -> None:
 
     console = Console(file=file or sys.stdout, highlight=False)
     console.print(
-        f"{grid.trace.title}; {format_size(grid.trace.footprint_bytes())} in all", markup=False, soft_wrap=True
+        f"{grid.trace.title}; {format_size(grid.trace.footprint_bytes())} of objects", markup=False, soft_wrap=True
     )
     for measure in measures(grid.trace):
         print_measure(grid, measure, file)

@@ -24,10 +24,12 @@ class Trace(NamedTuple):
     reads: list[Read]
     uncounted: int = 0
     """So many reads at the start only fill the cache."""
+    working_set: int = 0
+    """So many objects are in use at a time, those of the last reads; 0 = all."""
 
     def footprint_bytes(self) -> int:
-        """Of all objects together."""
-        return sum(dict(self.reads).values())
+        """Of all objects that are in use at a time."""
+        return sum(dict(self.reads[-self.working_set :]).values())
 
     def has_sizes(self) -> bool:
         """Whether not all objects have the same size, so that hits and bytes of hits differ."""
@@ -44,6 +46,27 @@ def epochs_trace(*, objects: int, epochs: int, spread: float, seed: int) -> Trac
         reads += catalog
     title = f"{epochs} random epochs over {objects:,} objects{_spoken(spread)}, the first one not counted"
     return Trace(title, reads, objects)
+
+
+def change_trace(*, objects: int, epochs: int, spread: float, seed: int) -> Trace:
+    """Random epochs over one data set, then as many over another one; only those after its first one count."""
+    first = epochs_trace(objects=objects, epochs=epochs, spread=spread, seed=seed)
+    second = epochs_trace(objects=objects, epochs=epochs, spread=spread, seed=seed + 1)
+    reads = first.reads + [(b"new " + key, size_bytes) for key, size_bytes in second.reads]
+    title = f"{epochs} random epochs over {objects:,} objects{_spoken(spread)}, then as many over others"
+    return Trace(f"{title}, from the second of these counted", reads, len(first.reads) + objects, objects)
+
+
+def scan_trace(*, objects: int, epochs: int, spread: float, seed: int) -> Trace:
+    """Random epochs; between the reads of the last but one others are read, once; the last one counts."""
+    calm = epochs_trace(objects=objects, epochs=epochs, spread=spread, seed=seed)
+    scanned = _objects(objects, spread, random.Random(seed + 1))
+    start = (epochs - 2) * objects
+    reads = calm.reads[:start]
+    for read, (key, size_bytes) in zip(calm.reads[start : start + objects], scanned, strict=True):
+        reads += (read, (b"once " + key, size_bytes))
+    title = f"{epochs} random epochs over {objects:,} objects{_spoken(spread)}, as many read once in the last but one"
+    return Trace(f"{title}, the last one counted", reads + calm.reads[start + objects :], len(reads), objects)
 
 
 def zipf_trace(*, objects: int, reads: int, alpha: float, spread: float, seed: int) -> Trace:

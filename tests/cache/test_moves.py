@@ -46,6 +46,20 @@ async def test_an_adopted_file_is_complete_and_needs_no_fetch(rig: Rig) -> None:
 
 
 @trio_test
+async def test_a_written_file_enters_where_what_is_missed_would_not(rig: Rig) -> None:
+    """Under ``auto`` a full tier holds what it has; what was written here evicts for its place all the same."""
+    data = bytes_of("staged", BS)
+    version = rig.put("f", data)
+    async with rig.start(nvme_bytes=4 * BS, policy="auto") as run:
+        held = [rig.put(str(number), bytes_of(str(number), BS)) for number in range(6)]
+        for number, other in enumerate(held):
+            assert await run.cache.read(other, 0, BS) == bytes_of(str(number), BS)
+        assert [other.id in run.nvme for other in held] == [True] * 4 + [False] * 2
+        assert run.cache.adopt(version, stage(rig, data), block_checksums(data))
+        assert [other.id in run.nvme for other in held] == [False] + [True] * 3 + [False] * 2
+
+
+@trio_test
 async def test_what_is_not_admitted_stays_where_it_is(rig: Rig) -> None:
     """Too large for the tier, of another size, or without its checksums: False, and the file is untouched."""
     data = bytes_of("staged", 2 * BS)

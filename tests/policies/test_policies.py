@@ -338,6 +338,6 @@ def test_hold_fills_the_room_that_a_removal_frees() -> None:
 
 def test_an_unknown_policy_is_refused_by_name_with_what_is_allowed() -> None:
     with pytest.raises(
-        ConfigError, match=r"'belady'.*arc, fifo, gdsf, hold, lfu, lru, planned, s3fifo, sieve, wtinylfu"
+        ConfigError, match=r"'belady'.*arc, auto, fifo, gdsf, hold, lfu, lru, planned, s3fifo, sieve, wtinylfu"
     ):
         make_policy("belady", 1)

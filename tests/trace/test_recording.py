@@ -64,7 +64,7 @@ def test_each_open_for_reading_is_a_line_of_version_and_size_hit_or_miss(s3_grou
             trace = file_trace(engine.trace.path)
             assert [size for _, size in trace.reads[:FILES]] == [charge_bytes(sizes[key]) for key in keys]
             about = about_of(engine.trace.path)
-            assert (about["sample"], about["policy"], about["capacity_bytes"]) == (1.0, "s3fifo", 256 << 20)
+            assert (about["sample"], about["policy"], about["capacity_bytes"]) == (1.0, "auto", 256 << 20)
 
     run(scenario)
 

@@ -68,7 +68,7 @@ class Promoter:
         buffer_bytes = min(size_bytes, BLOCK_SIZE_BYTES)
         if not self._memory.try_take(Purpose.PROMOTION, buffer_bytes):
             return
-        reservation = ram.reserve(version, size_bytes, object_bytes=size_bytes)
+        reservation = ram.reserve(version, size_bytes, object_bytes=size_bytes, name=bytes(record.key))
         if reservation is None:
             self._memory.release(Purpose.PROMOTION, buffer_bytes)
             return

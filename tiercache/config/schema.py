@@ -20,7 +20,7 @@ OTHER_VARIABLES = frozenset({"TIERCACHE_CONFIG", "TIERCACHE_DEBUG"})
 """Variables with our prefix that are no settings."""
 
 ClientName = Literal["obstore", "s3fs"]
-PolicyName = Literal["s3fifo", "wtinylfu", "sieve", "arc", "lfu", "gdsf", "lru", "fifo", "hold"]
+PolicyName = Literal["auto", "s3fifo", "wtinylfu", "sieve", "arc", "lfu", "gdsf", "lru", "fifo", "hold"]
 """All of ``tiercache.policies`` but ``planned``: the engine has no plan that it could tell it."""
 EngineMode = Literal["auto", "attach", "inprocess"]
 
@@ -83,7 +83,7 @@ class NvmeConfig(Section):
     """A share counts against the size of the disk that holds ``cache_dir``."""
     free_space_floor: Share = Size(0, 0.05)
     """Free space that is left alone, even when it is others who fill the disk."""
-    policy: PolicyName = "s3fifo"
+    policy: PolicyName = "auto"
     max_object_share: float = Field(default=0.5, gt=0, le=1)
     """An object larger than this share of the capacity is streamed, not kept."""
     include: Patterns = ()

@@ -15,9 +15,8 @@ import trio
 
 from tiercache.cache import Cache
 from tiercache.catalog import Catalog
-from tiercache.config import PROFILES, Config, Profile, ProfileName, disk_total_bytes
+from tiercache.config import PROFILES, Config, Profile, ProfileName
 from tiercache.decisions import Decisions
-from tiercache.engine.admission import admission_of
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import abandon, commit, rebase, restore, withdraw
 from tiercache.engine.keeper import Keeper
@@ -32,6 +31,7 @@ from tiercache.engine.places import Places
 from tiercache.engine.plans import Plans
 from tiercache.engine.promises import Promises
 from tiercache.engine.status import Status
+from tiercache.engine.tiers import make_tiers
 from tiercache.engine.trace import Trace
 from tiercache.engine.tree_intents import follow
 from tiercache.engine.trees import Trees
@@ -41,12 +41,9 @@ from tiercache.errors import ConfigError, MountError, TierCacheError, Unsupporte
 from tiercache.journal import Journal, StagedRecord
 from tiercache.memory import Memory, Purpose
 from tiercache.metrics import Metrics
-from tiercache.model import Key, ObjectStat, OriginId, StagedState, Tier, parent_of
-from tiercache.policies import make_policy
+from tiercache.model import Key, ObjectStat, OriginId, StagedState, parent_of
 from tiercache.readahead import Layouts, Planned, ReadAhead
 from tiercache.staging import Staging
-from tiercache.tier import FileTier
-from tiercache.units import format_size
 from tiercache.writeback import DrainResult, WriteBack
 from tiercache.writeback.succession import sent_while_written
 
@@ -179,7 +176,7 @@ class Engine:
         closing.callback(shutil.rmtree, config.ram_directory, ignore_errors=True)
         self.cache = Cache(
             self.catalog,
-            self._tiers(root),
+            make_tiers(config, root, self.metrics, self.decisions),
             fetch=config.fetch,
             memory=self.memory,
             metrics=self.metrics,
@@ -241,32 +238,6 @@ class Engine:
         self.places = Places(self)
         self.status_of = Status(self)
         self.why = Why(self)
-
-    def _tiers(self, root: Path) -> list[FileTier]:
-        config = self.config
-        left_bytes = disk_total_bytes(root) - config.free_space_floor_bytes() - config.staging_capacity_bytes()
-        if config.nvme_capacity_bytes() > left_bytes:
-            left = format_size(max(0, left_bytes))
-            log.warning("nvme.capacity is more than floor and staging leave of the disk of %s: %s", root, left)
-        tiers = [self._tier(Tier.NVME, root / "nvme", config.nvme_capacity_bytes(), config.free_space_floor_bytes())]
-        if config.ram_capacity_bytes() > 0:
-            tiers.append(self._tier(Tier.RAM, config.ram_directory, config.ram_capacity_bytes(), 0))
-        return tiers
-
-    def _tier(self, tier: Tier, directory: Path, capacity_bytes: int, floor_bytes: int) -> FileTier:
-        settings = self.config.ram if tier is Tier.RAM else self.config.nvme
-        return FileTier(
-            tier,
-            directory,
-            capacity_bytes=capacity_bytes,
-            free_space_floor_bytes=floor_bytes,
-            policy=make_policy(settings.policy, capacity_bytes),
-            admission=admission_of(self.config.nvme, time.monotonic()) if tier is Tier.NVME else None,
-            decisions=self.decisions,
-            metrics=self.metrics,
-            max_object_share=self.config.nvme.max_object_share,
-            slow_s=self.config.nvme.slow_s,
-        )
 
     async def _recover(self) -> None:
         """Bring journal, files and catalog together again. Origins are asked later, by the uploads themselves."""

@@ -182,11 +182,11 @@ class FileTier:
     ) -> Reservation | None:
         """Make room for an extent of a version, by eviction if need be; None when it cannot be kept.
 
-        With the object's ``name`` the extent will be written, and the admission is asked and told. Without it the file
-        is there already, and whatever was decided of its kind does not matter.
+        With the object's ``name`` the extent will be written: policy and admission are asked at its first extent, with
+        the version's whole size, and the admission is told. Without it the file is there already, and whatever was
+        decided of its kind does not matter.
 
-        The version's whole size is put to the policy at its first extent; each extent is charged by itself, so that
-        a few blocks of a large object take the room of a few blocks.
+        Each extent is charged by itself, so that a few blocks of a large object take the room of a few blocks.
         """
         charge = charge_bytes(extent_bytes)
         why = self.shuts_out(object_bytes)
@@ -308,10 +308,10 @@ class FileTier:
 
     def _refusal(self, version: VersionId, charge: int, object_bytes: int, name: bytes | None) -> str:
         """Why there is no place for an extent, in a word; empty when there is one, made by eviction if need be."""
-        if version not in self._accounts:
+        if name is not None and version not in self._accounts:
             if not self.policy.admits(version, charge_bytes(object_bytes)):
                 return "policy"
-            why = "" if name is None else self.admission.refuses(Candidate(version, name), self.clock())
+            why = self.admission.refuses(Candidate(version, name), self.clock())
             if why:
                 self._refused.labels(tier=self.tier.label, why=why).inc()
                 return why
