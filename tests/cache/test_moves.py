@@ -46,8 +46,9 @@ async def test_an_adopted_file_is_complete_and_needs_no_fetch(rig: Rig) -> None:
 
 
 @trio_test
-async def test_a_written_file_enters_where_what_is_missed_would_not(rig: Rig) -> None:
-    """Under ``auto`` a full tier holds what it has; what was written here evicts for its place all the same."""
+async def test_what_was_written_or_asked_for_enters_where_what_is_missed_would_not(rig: Rig) -> None:
+    """Under ``auto`` a full tier holds what it has; what was written here, or
+    is warmed up, evicts for its place all the same."""
     data = bytes_of("staged", BS)
     version = rig.put("f", data)
     async with rig.start(nvme_bytes=4 * BS, policy="auto") as run:
@@ -57,6 +58,11 @@ async def test_a_written_file_enters_where_what_is_missed_would_not(rig: Rig) ->
         assert [other.id in run.nvme for other in held] == [True] * 4 + [False] * 2
         assert run.cache.adopt(version, stage(rig, data), block_checksums(data))
         assert [other.id in run.nvme for other in held] == [False] + [True] * 3 + [False] * 2
+        missed, wanted = (rig.put(name, bytes_of(name, BS)) for name in ("missed", "wanted"))
+        run.cache.welcome(wanted.id)  # as a warm-up does
+        assert await run.cache.ensure(missed, 0, BS) is None
+        assert await run.cache.ensure(wanted, 0, BS) is not None
+        assert [other.id in run.nvme for other in held] == [False] * 2 + [True] * 2 + [False] * 2
 
 
 @trio_test

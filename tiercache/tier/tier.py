@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 ALLOCATION_UNIT_BYTES = 4096
 """Files are charged in whole units of the disk, an empty one with one unit: so ``du`` agrees with the account."""
+
+WELCOME_MAX = 1024
+"""Versions that somebody asked for, and that are not here yet."""
 
 _NOBODY = VersionId(b"")
 
@@ -110,6 +114,7 @@ class FileTier:
         self.is_pinned: Callable[[VersionId], bool] = lambda version: False
         self.reserved_bytes: Callable[[], int] = lambda: 0
         self._accounts: dict[VersionId, _Account] = {}
+        self._welcome: OrderedDict[VersionId, None] = OrderedDict()
         self._used_bytes = 0
         self._pending_bytes = 0
         self.on_out: Callable[[], None] = lambda: None
@@ -198,6 +203,7 @@ class FileTier:
         account = self._accounts.get(version)
         if account is None:
             account = self._accounts[version] = _Account()
+            self._welcome.pop(version, None)
             self._note(version, Topic.ADMISSION, self.tier)
         account.pending_bytes += charge
         self._pending_bytes += charge
@@ -219,6 +225,9 @@ class FileTier:
     def welcome(self, version: VersionId) -> None:
         """Somebody asks for this version to be here, other than by reading it."""
         self.admission.welcome(version, self.clock())
+        self._welcome[version] = None
+        if len(self._welcome) > WELCOME_MAX:
+            self._welcome.popitem(last=False)
 
     def trim(self) -> None:
         """Evict what is over the capacity or, because others fill the disk, under the floor."""
@@ -309,7 +318,8 @@ class FileTier:
     def _refusal(self, version: VersionId, charge: int, object_bytes: int, name: bytes | None) -> str:
         """Why there is no place for an extent, in a word; empty when there is one, made by eviction if need be."""
         if name is not None and version not in self._accounts:
-            if not self.policy.admits(version, charge_bytes(object_bytes)):
+            admits = self.policy.admits(version, charge_bytes(object_bytes))
+            if not admits and version not in self._welcome:
                 return "policy"
             why = self.admission.refuses(Candidate(version, name), self.clock())
             if why:
