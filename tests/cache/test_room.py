@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock, trio_test, wait_all_tasks_blocked
 
 from rig.cache_rig import BS, Rig, Running, bytes_of, in_thread
 from rig.small_disk import free_bytes, small_disk
 from tiercache.cache import VersionRef
+from tiercache.errors import NoSpace
 from tiercache.model import Tier
 from tiercache.units import MIB
 
@@ -247,3 +251,31 @@ async def until_in_ram(run: Running, version: VersionRef) -> None:
         assert run.ram is not None
         assert version.id in run.ram, "a promotion runs"
         await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@trio_test
+async def test_what_a_failed_transaction_was_to_record_takes_no_room(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    """The reader has its bytes all the same, no file is left, and the next read keeps one that is charged once."""
+    async with rig.start(nvme_bytes=8 * BS) as run:
+        batch, fails = run.catalog.batch, True
+
+        @contextmanager
+        def failing_batch() -> Iterator[None]:
+            with batch():
+                yield
+                if fails:
+                    raise NoSpace("the catalog is full")
+
+        monkeypatch.setattr(run.catalog, "batch", failing_batch)
+        version = await fill(rig, run, "f", blocks)
+        await wait_all_tasks_blocked()
+        assert run.catalog.version(version.id) is None
+        assert (run.nvme.used_bytes, list(run.nvme.scan())) == (0, [])
+        fails = False
+        run.cache.drop(version.id)  # what stays in memory for a moment
+        assert await run.cache.read(version, 0, blocks * BS) == bytes_of("f", blocks * BS)
+        assert [found for found, _ in run.nvme.scan()] == [version.id]
+        assert run.nvme.used_bytes == blocks * BS

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
@@ -57,6 +58,8 @@ class Copies:
         self.files = OpenFiles()
         self._nvme_files = OpenFiles(NVME_FILES)
         """NVMe copies of versions whose faster copy is in ``files``."""
+        self._batched: set[VersionId] | None = None
+        """What was recorded in the batch that is open."""
         self._metrics = metrics
         self._decisions = decisions
         for tier in tiers.values():
@@ -195,7 +198,23 @@ class Copies:
         )
         if complete:
             self.close_files(version.id)  # it remembers the identity of the file while it was filled
+        if self._batched is not None:
+            self._batched.add(version.id)
         return self.records.put(version.id, new)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Record what happens inside in one transaction. When that fails its copies have no record: their files go."""
+        batched = self._batched = set()
+        try:
+            with self.records.batch():
+                yield
+        except BaseException:
+            for version in batched:
+                self.drop(version)
+            raise
+        finally:
+            self._batched = None
 
     def verified(self, version: VersionId, identity: FileIdentity) -> None:
         """All bytes of the complete NVMe copy were compared with their checksums."""

@@ -51,7 +51,7 @@ class Fetcher:
         self._states = states
         self._filler = filler
         self._nursery = nursery
-        self._crew = Crew(fetch.concurrency, copies.records.batch)
+        self._crew = Crew(fetch.concurrency, copies.batch)
         self._few_spare = max(1, fetch.concurrency // 4)
         self._memory = memory
         self._decisions = decisions
