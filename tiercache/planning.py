@@ -21,9 +21,14 @@ def planner_of(paths: Sequence[str], fs: TierCacheFileSystem | None = None) -> P
 
 
 def _mounted(paths: Sequence[str]) -> Planner:
-    first = os.path.abspath(paths[0]) if paths else ""
-    mount = mountpoints.holding(first)
-    if mount is None or mount.type != mountpoints.FILE_SYSTEM_TYPE:
+    if not len(paths):  # an array does not tell by itself
+        raise MountError("a plan without files")
+    first, spell = _absolute(paths[0]), _absolute
+    mount = _mount_of(first)
+    if mount is None:
+        spell = _Resolved()
+        mount = _mount_of(spell(paths[0]))
+    if mount is None:
         raise MountError(f"{first}: lies under no mount of tiercache")
     cache_dir = mountpoints.cache_dir_of(mount)
     if cache_dir is None:
@@ -32,7 +37,7 @@ def _mounted(paths: Sequence[str]) -> Planner:
     client = connect(load_config(None, {"cache_dir": str(cache_dir), "engine.mode": "attach"}))
     key = bytes(client.request("plan_root", idempotent=True, mountpoint=mount.mountpoint))
     prefix = key + b"/" if key else b""
-    keys = [prefix + os.fsencode(_below(root, path)) for path in paths]
+    keys = [prefix + os.fsencode(_below(root, spell(path))) for path in paths]
 
     def begin(plan: str, reader: str) -> None:
         client.request("plan_begin", plan=plan, reader=reader, mountpoint=mount.mountpoint)
@@ -40,8 +45,30 @@ def _mounted(paths: Sequence[str]) -> Planner:
     return Planner(client, keys, begin)
 
 
+def _mount_of(path: str) -> mountpoints.Mount | None:
+    mount = mountpoints.holding(path)
+    return mount if mount is not None and mount.type == mountpoints.FILE_SYSTEM_TYPE else None
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.fsdecode(path))
+
+
+class _Resolved:
+    """Spells paths as the kernel does where symlinks lead into a mount. Each directory is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        directory, name = os.path.split(_absolute(path))
+        real = self._known.get(directory)
+        if real is None:
+            real = self._known[directory] = os.path.realpath(directory)
+        return os.path.join(real, name)
+
+
 def _below(root: str, path: str) -> str:
-    path = os.path.abspath(path)
     if not path.startswith(f"{root}/"):
         raise MountError(f"{path}: lies under another mount than the others, {root}")
     return path[len(root) + 1 :]

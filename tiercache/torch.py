@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from tiercache.errors import TierCacheError
 from tiercache.planning import planner_of
 
 if TYPE_CHECKING:
@@ -90,9 +89,13 @@ class _Order:
             if self._planner is None:
                 self._planner = planner_of(self._paths, self._fs)
             return _Told(self._planner.begin(order))
-        except (TierCacheError, OSError, ValueError, IndexError) as error:
+        except Exception as error:  # a sampler may yield, and paths may be, whatever its training makes sense of
             log.warning("the order of this epoch is not planned: %s", error)
             return _Told(None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, in whatever process, finds its engine by itself."""
+        return {**self.__dict__, "_planner": None}
 
 
 class _Told:

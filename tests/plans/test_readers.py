@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +180,30 @@ def test_training_goes_on_when_nothing_can_be_planned(
     assert list(PlannedSampler([2, 0, 1], ["/nowhere/a", "/nowhere/b", "/nowhere/c"])) == [2, 0, 1]
     assert "is not planned: /nowhere/a: lies under no mount of tiercache" in caplog.text
     assert list(PlannedSampler([7], paths_in(source, ["a"]), fs=fs)) == [7]  # of a longer data set
+    pairs: Any = [(0, "crop"), (1, "flip")]
+    assert list(PlannedSampler(pairs, paths_in(source, ["a", "b"]), fs=fs)) == pairs
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler))])
+def test_a_sampler_that_has_planned_can_be_copied(
+    fs: TierCacheFileSystem, own_engine: EngineProcess, source: Source, copied: Callable[[Any], Any]
+) -> None:
+    sampler = PlannedSampler(Epochs(), paths_in(source, put_files(source)), fs=fs)
+    assert list(copied(sampler)) == list(sampler) == list(copied(sampler))
+    assert len(own_engine.client.status()["plans"]) == 3, "each is a reader of its own"
+
+
+def test_a_fork_plans_beside_its_parent(fs: TierCacheFileSystem, own_engine: EngineProcess, source: Source) -> None:
+    planner = fs.planner(paths_in(source, put_files(source)))
+    planner.begin()
+    if not (child := os.fork()):
+        with suppress(BaseException):
+            planner.begin()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    readers = [plan["reader"].partition("-")[0] for plan in own_engine.client.status()["plans"]]
+    assert sorted(readers) == sorted([str(os.getpid()), str(child)])
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -199,3 +226,27 @@ def test_a_program_on_a_mount_reads_what_its_plan_brought(
         )
         with pytest.raises(MountError, match="another mount"):
             planner_of([paths[0], "/elsewhere"])
+
+
+class Spellings(list[Any]):
+    """As an array of numpy, which is neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+def test_paths_may_be_spelled_in_any_way_that_leads_into_the_mount(
+    own_engine: EngineProcess, source: Source, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = put_files(source)
+    link = mountpoint.with_name("link")
+    link.symlink_to(mountpoint / "d0")
+    for mounted in mounted_for(own_engine, source, mountpoint, "kernel", profile="dataset"):
+        monkeypatch.chdir(link)
+        spellings = [mounted.path / names[0], os.fsencode(link / "f3"), "f6", str(mounted.path / "d0/../d1/f1")]
+        for path, name in zip(spellings, [names[0], names[3], names[6], names[1]], strict=True):
+            planner = planner_of(Spellings([path]))
+            assert [key.rpartition(b"/d")[2] for key in planner._keys] == [name[1:].encode()]
+        with pytest.raises(MountError, match="without files"):
+            planner_of(Spellings())
+        monkeypatch.undo()

@@ -26,19 +26,20 @@ class Planner:
         self._client = client
         self._keys = keys
         self._begin = begin
-        self._reader = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._token = secrets.token_hex(4)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def begin(self, order: Iterable[int] | None = None) -> Plan:
         """The files will be read in this order of their places, each of them once if it is None. Takes the place of
-        what this planner began before. OSError and the errors of the domain: then nothing is planned."""
+        what this planner began before in this process: each fork is a reader of its own. OSError and the errors of the
+        domain: then nothing is planned."""
         name = secrets.token_hex(16)
         path = os.path.join(self._client.request("plan_directory", idempotent=True), f"{name}.keys")
         try:
             self._write(path, self._keys if order is None else (self._keys[place] for place in order))
-            self._begin(name, self._reader)
+            self._begin(name, f"{os.getpid()}-{self._token}")
         except BaseException:
             with suppress(OSError):
                 os.unlink(path)
