@@ -1,4 +1,4 @@
-"""Directories whose names survive a power cut."""
+"""Directories and small files that survive a power cut."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ def make_directory(path: Path) -> None:
             sync_directory(directory.parent)
         except OSError:
             os.sync()  # a directory that we may write and not read, or a filesystem that syncs no directories
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put a small file in the place of what is there: after a crash it is all old or all new. Blocking. OSError."""
+    new = path.with_name(path.name + ".new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+    os.replace(new, path)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: str | Path) -> None:

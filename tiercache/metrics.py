@@ -44,6 +44,10 @@ class Metrics:
         self.used_bytes = self._gauge("used_bytes", "Bytes in a tier, fills in flight included", "tier")
         self.capacity_bytes = self._gauge("capacity_bytes", "Most bytes a tier may hold", "tier")
         self.kept_bytes = self._gauge("kept_bytes", "Bytes of checkpoints that the NVMe tier does not evict")
+        self.pinned_bytes = self._gauge("pinned_bytes", "Bytes of pinned files that were kept from an eviction")
+        self.pins_over = self._counter(
+            "pins_over", "Pinned files that were evicted because nvme.pinned_share_max was used up"
+        )
         self.resident = self._gauge("resident", "Versions in a tier", "tier")
         self.fetches_in_flight = self._gauge("fetches_in_flight", "Fetches from origins that run now")
 

@@ -67,7 +67,7 @@ class Cache:
             catalog, by_speed, decisions=decisions, metrics=metrics, run_id=run_id, trusted=self._trusting
         )
         self._states = VersionStates(self._copies.load)
-        self._copies.on_lost = self._states.reset
+        self._copies.on_lost = self._lost
         self._overflow = Overflow(memory)
         memory.on_pressure = self._overflow.give_back
         filler = Filler(self._copies, self._overflow, decisions=decisions, metrics=metrics)
@@ -102,6 +102,10 @@ class Cache:
         self._pins: Counter[VersionId] = Counter()
         self.kept: frozenset[VersionId] = frozenset()
         """Versions that the NVMe tier never evicts."""
+        self.is_kept: Callable[[VersionId], bool] = lambda version: False
+        """Whether it does not evict another version, which is asked for each candidate."""
+        self.on_left: Callable[[VersionId], None] = lambda version: None
+        """A version has no copy in it any more."""
         for tier in by_speed.values():
             tier.is_pinned = self._is_pinned if tier.tier is not Tier.NVME else self._is_pinned_or_kept
 
@@ -318,11 +322,19 @@ class Cache:
 
     def held_by(self, version: VersionId) -> list[str]:
         """What keeps the NVMe copy of a version from being evicted now, each in a word or two."""
-        held = {"kept checkpoint": version in self.kept, "in use": self._is_pinned(version)}
+        held = {
+            "kept checkpoint": version in self.kept,
+            "pinned": self.is_kept(version),
+            "in use": self._is_pinned(version),
+        }
         return [what for what, holds in held.items() if holds]
 
     def _is_pinned_or_kept(self, version: VersionId) -> bool:
-        return version in self.kept or self._is_pinned(version)
+        return version in self.kept or self._is_pinned(version) or self.is_kept(version)
+
+    def _lost(self, version: VersionId) -> None:
+        self._states.reset(version)
+        self.on_left(version)
 
     def _is_pinned(self, version: VersionId) -> bool:
         return version in self._pins or self._states.is_in_flight(version) or self._promoter.is_running(version)

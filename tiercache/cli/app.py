@@ -259,6 +259,43 @@ def warmup(
 
 
 @app.command()
+def pin(
+    path: Annotated[str, typer.Argument(help="A path under a mount, or a URL.", metavar="PATH")],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="A directory, with all below it.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Fetch what is not here.")] = False,
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+) -> None:
+    """Keep a file, or all of a directory, from being evicted, also its later versions, until unpin."""
+    from tiercache.cli.pins import pin as do_pin
+    from tiercache.cli.place import place_of
+
+    do_pin(place_of(configuration(cache_dir, config, None), path), recursive=recursive, warm=warm)
+
+
+@app.command()
+def unpin(
+    path: Annotated[str, typer.Argument(help="What was pinned.", metavar="PATH")],
+    cache_dir: CacheDir = None,
+    config: ConfigFile = None,
+) -> None:
+    """Let what was pinned be evicted again."""
+    from tiercache.cli.place import place_of
+
+    place_of(configuration(cache_dir, config, None), path).request("unpin")
+    print(f"{path}: is not pinned any more")
+
+
+@app.command()
+def pins(cache_dir: CacheDir = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List what is pinned, and how much of it is here."""
+    from tiercache.cli.link import attach_existing
+    from tiercache.cli.pins import show
+
+    show(attach_existing(configuration(cache_dir, config, None)).request("pins"), as_json=as_json)
+
+
+@app.command()
 def plan(
     file: Annotated[str, typer.Argument(help="One path a line; - reads them from standard input.", metavar="FILE")],
     directory: Annotated[

@@ -18,21 +18,27 @@ TOLD_MAX = 20
 
 def warmup(client: Client, origin: OriginChoice, *, check: bool) -> None:
     """Wait until all is resident (or checked); Broken when some files are not."""
-    with progress("checking" if check else "warming up") as shown:
+    follow_warmup(
+        client,
+        "warmup",
+        checks=check,
+        check=check,
+        url=origin.url,
+        client=origin.client,
+        options=origin.options,
+        profile=origin.profile,
+    )
+
+
+def follow_warmup(engine: Client, op: str, *, checks: bool = False, **arguments: Any) -> None:
+    """Show how far an operation is, and what came of it; Broken when some files are not in the cache."""
+    with progress("checking" if checks else "warming up") as shown:
 
         def show(report: dict[str, Any]) -> None:
             shown.update(report["done_bytes"], report["bytes"], f"{report['done_files']} of {_files(report['files'])}")
 
-        report = client.request(
-            "warmup",
-            on_progress=show,
-            url=origin.url,
-            check=check,
-            client=origin.client,
-            options=origin.options,
-            profile=origin.profile,
-        )
-    _tell(report, check=check)
+        report = engine.request(op, on_progress=show, **arguments)
+    _tell(report, check=checks)
 
 
 def _tell(report: dict[str, Any], *, check: bool) -> None:

@@ -86,6 +86,8 @@ class NvmeConfig(Section):
     policy: PolicyName = "auto"
     max_object_share: float = Field(default=0.5, gt=0, le=1)
     """An object larger than this share of the capacity is streamed, not kept."""
+    pinned_share_max: float = Field(default=0.5, gt=0, le=1)
+    """Pins keep at most this share of the capacity from being evicted."""
     include: Patterns = ()
     """Globs as those of rules: what is kept; empty = everything."""
     exclude: Patterns = ()

@@ -27,6 +27,7 @@ from tiercache.engine.mounts import Mounts
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.orphans import Orphans
 from tiercache.engine.parts import Parts
+from tiercache.engine.pins import Pins
 from tiercache.engine.places import Places
 from tiercache.engine.plans import Plans
 from tiercache.engine.promises import Promises
@@ -191,6 +192,13 @@ class Engine:
         self._kept_checkpoints = KeptCheckpoints(
             config.checkpoints, self.catalog, self.cache, root, config.nvme_capacity_bytes(), self.metrics
         )
+        self.pins = Pins(
+            self.catalog,
+            root,
+            bytes_max=int(config.nvme_capacity_bytes() * config.nvme.pinned_share_max),
+            metrics=self.metrics,
+        )
+        self.cache.is_kept, self.cache.on_left = self.pins.holds, self.pins.left
         self.orphans = Orphans(root)
         layouts = Layouts(self.cache, self.metrics, nursery, extents_max=config.readahead.extents_max)
         self.readahead = ReadAhead(self.cache, config.readahead, self.metrics, self.decisions, layouts)
@@ -248,6 +256,7 @@ class Engine:
             *((intent.origin, intent.source) for intent in intents),
         ]:
             await self.trees.prepare(origin, source)
+        self.pins.recall()
         self._kept_checkpoints.recall()  # before anything is evicted
         recovered = await self.cache.recover()
         for intent in intents:

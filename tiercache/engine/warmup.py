@@ -75,7 +75,10 @@ class Warmups:
         self, url: str, *, check: bool, client: str = "", options: dict[str, Any] | None = None, profile: str = ""
     ) -> Job:
         """Begin; the origin's errors about the prefix itself are raised here."""
-        namespace, root = await self._engine.attach(url, client, options, profile)
+        return self.begin(*await self._engine.attach(url, client, options, profile), check=check)
+
+    def begin(self, namespace: Namespace, root: Key, *, check: bool = False) -> Job:
+        """The same for what is attached already."""
         job = Job(secrets.token_hex(4), check)
         self._forget_oldest()
         self._jobs[job.id] = job

@@ -15,13 +15,13 @@ from tiercache.errors import Absent, TierCacheError
 from tiercache.filesystem.base import builtin_error, raising
 from tiercache.filesystem.changes import COPY_BYTES
 from tiercache.filesystem.layers import TextFile, compressed
-from tiercache.filesystem.plans import PlansFileSystem
+from tiercache.filesystem.pins import PinsFileSystem
 from tiercache.filesystem.reading import LOCAL_BUFFER_BYTES, RangeIO, ReadFile, WholeIO
 from tiercache.filesystem.writing import Publishing, UpdateFile, WriteFile
 from tiercache.model import Capability, Key
 
 
-class TierCacheFileSystem(PlansFileSystem):
+class TierCacheFileSystem(PinsFileSystem):
     """Files of an object store or a file tree, kept in RAM and on NVMe of this node.
 
     Registered as ``tiercache``: ``tiercache::s3://bucket/key``, or ``tiercache://NAME/key`` for an origin of the

@@ -14,6 +14,7 @@ from tiercache.engine.checkpoints import told
 from tiercache.engine.places import Asker
 from tiercache.engine.requests.barriers import PROGRESS_S, reporting
 from tiercache.engine.requests.registry import Call, Nature, operation
+from tiercache.engine.warmup import Job
 from tiercache.ipc import PROTOCOL_VERSION
 from tiercache.model import Keep, is_below
 from tiercache.writeback import DrainResult
@@ -153,7 +154,19 @@ async def warmup(
     call: Call, *, url: str, check: bool, client: str, options: dict[str, Any], profile: str
 ) -> dict[str, Any]:
     """Fetch a prefix, or with ``check`` verify what of it is resident. Goes on when the client leaves."""
-    job = await call.engine.warmups.start(url, check=check, client=client, options=options, profile=profile)
+    return await _follow(
+        call, await call.engine.warmups.start(url, check=check, client=client, options=options, profile=profile)
+    )
+
+
+@operation(Nature.LONG)
+async def warmup_path(call: Call, *, path: str, asker: list[Any] | None = None) -> dict[str, Any]:
+    """The same by local path under a mount, or by URL."""
+    place = await call.engine.places.look(path, Asker(*asker or ()))
+    return await _follow(call, call.engine.warmups.begin(place.namespace, place.key))
+
+
+async def _follow(call: Call, job: Job) -> dict[str, Any]:
     while not job.finished.is_set():
         await call.send("progress", job.report())
         with trio.move_on_after(PROGRESS_S):
