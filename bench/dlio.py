@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from tiercache.bench.arguments import Parser, positive
 from tiercache.bench.cli import end_orderly, work_directory
 from tiercache.bench.dataset import DataSet
-from tiercache.bench.node import Node
+from tiercache.bench.node import ROOMY, Node
 from tiercache.bench.pagecache import PageCache
 from tiercache.bench.peers.mount import PeerMount
 from tiercache.bench.peers.peer import Launch, last_words
@@ -158,7 +158,7 @@ def _rows(place: Place, local: Path, directory: Path) -> dict[str, Row]:
 
     @contextmanager
     def ours() -> Iterator[Path]:
-        node = Node(node_directory, place, terms=TERMS, settings={}, mounted=True)
+        node = Node(node_directory, place, terms=TERMS, settings=ROOMY, mounted=True)
         try:
             with node:
                 assert node.mountpoint is not None

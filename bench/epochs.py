@@ -10,7 +10,7 @@ from typing import Any
 from tiercache.bench.cgroup import why_no_memory_group
 from tiercache.bench.dataset import DataSet, Piece, generate, shuffled
 from tiercache.bench.loading import flood, load
-from tiercache.bench.node import Node
+from tiercache.bench.node import ROOMY, Node
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import loaded_epoch
 from tiercache.bench.scarce import run_scarce
@@ -98,7 +98,7 @@ class _Run:
         """One target's turn: a node that has nothing, and the second epoch of that node."""
         workers = 1 if target.name == BARE_LOOP else self.workload.workers
         with ExitStack() as stack:
-            served = stack.enter_context(self.stage.fresh(target, self.place, TERMS))
+            served = stack.enter_context(self.stage.fresh(target, self.place, TERMS, settings=ROOMY))
             session = stack.enter_context(
                 self.stage.session(target, self.place, self.dataset.directory, served, workers=workers)
             )

@@ -21,6 +21,9 @@ from tiercache.units import format_count
 
 _END_DEADLINE_S = 60.0
 _DRAIN_DEADLINE_S = 600.0
+ROOMY: Mapping[str, Any] = {"nvme.free_space_floor": 0, "staging.capacity": "64MiB"}
+"""For a data set that is only read: the disk's free room is for it, and nothing is kept free for what is written."""
+
 FUSE_DEVICE = Path("/dev/fuse")
 
 

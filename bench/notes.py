@@ -13,7 +13,7 @@ from tiercache.bench.stage import Stage
 from tiercache.bench.targets import Role
 from tiercache.bench.workloads import Epochs, HitRatio, Loading, Reading, Training, Workload
 from tiercache.config.limits import memory_limit_bytes
-from tiercache.units import format_size
+from tiercache.units import format_count, format_size
 
 
 def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) -> Iterator[str]:
@@ -28,9 +28,23 @@ def stage_notes(stage: Stage, workloads: Sequence[Workload], directory: Path) ->
     yield from _proofs(stage)
     yield from _memory_notes(stage, workloads)
     yield from _about_epochs(workloads)
+    yield from _evictions(stage)
     yield from _about_training(workloads)
     if filesystem_of(directory) in ("tmpfs", "ramfs"):
         yield f"{directory} is in memory ({filesystem_of(directory)}): there is no disk in these figures."
+
+
+def _evictions(stage: Stage) -> Iterator[str]:
+    """Where everything was to fit, and did not."""
+    evicted = sum(
+        value
+        for epoch in stage.epochs
+        if epoch.spent.counters and epoch.capacity_share is None
+        for name, value in epoch.spent.counters.items()
+        if name.startswith("evictions_total[nvme")
+    )
+    if evicted:
+        yield f"The disk or the NVMe tier was too full: {format_count(int(evicted), 'file')} had to go meanwhile."
 
 
 def _about_epochs(workloads: Sequence[Workload]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from tiercache.bench.cgroup import MemoryGroup
 from tiercache.bench.dataset import DataSet, shuffled
 from tiercache.bench.loading import Batch, Loaded, load
+from tiercache.bench.node import ROOMY
 from tiercache.bench.phases import Phase
 from tiercache.bench.processes import usage_of
 from tiercache.bench.results import loaded_epoch
@@ -20,7 +21,7 @@ from tiercache.units import MIB, format_size
 LEAST_LEFT_BYTES = 64 * MIB
 """Less would be taken by what processes allocate meanwhile."""
 
-NO_RAM_TIER = {"ram.capacity": 0}
+NO_RAM_TIER = {**ROOMY, "ram.capacity": 0}
 
 
 def run_scarce(stage: Stage, workload: Epochs, dataset: DataSet, terms: Terms) -> None:

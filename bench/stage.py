@@ -80,12 +80,17 @@ class Stage:
         )
 
     @contextmanager
-    def fresh(self, target: Target, place: Place, terms: Terms) -> Iterator[Served | None]:
-        """What serves one target and has nothing yet; removed afterwards. It mounts only if that is the target."""
+    def fresh(
+        self, target: Target, place: Place, terms: Terms, *, settings: Mapping[str, Any] = NO_SETTINGS
+    ) -> Iterator[Served | None]:
+        """What serves one target and has nothing yet; removed afterwards. It mounts only if that is the target.
+
+        ``settings`` are the workload's, of our node.
+        """
         served: Node | PeerMount
         match target.role:
             case Role.CACHED:
-                served = self.new_node(place, terms, mounted=target.mounted)
+                served = self.new_node(place, terms, mounted=target.mounted, settings=settings)
             case Role.PEER:
                 served = self._new_peer_mount(target.program, place, terms)
             case Role.ORIGIN | Role.LOCAL:

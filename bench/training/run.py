@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tiercache.bench.dataset import DataSet, describe, shuffled
 from tiercache.bench.epochs import TERMS, prove_cold
 from tiercache.bench.loading import Loaded
+from tiercache.bench.node import ROOMY
 from tiercache.bench.phases import Phase
 from tiercache.bench.results import loaded_epoch
 from tiercache.bench.served import Served
@@ -80,7 +81,7 @@ class _Run:
 
     def _turn(self, turn: Turn, number: int) -> None:
         with ExitStack() as stack:
-            served = stack.enter_context(self.stage.fresh(turn.first, self.place, TERMS))
+            served = stack.enter_context(self.stage.fresh(turn.first, self.place, TERMS, settings=ROOMY))
             for epoch, target in enumerate(turn.targets):
                 self._epoch(target, number, served, cold=epoch == 0 and target.role is not Role.LOCAL)
 
