@@ -88,6 +88,15 @@ class Metrics:
         self.plan_in_flight = self._gauge("plan_in_flight", "Planned files that are being brought")
         self.plan_held_bytes = self._gauge("plan_held_bytes", "Bytes that were brought and not read yet")
 
+        self.scans = self._gauge("scans", "Readers that seem to go through a directory in order")
+        self.scan_window_files = self._gauge("scan_window_files", "Most files that are brought ahead of them now")
+        self.scan_files = self._counter(
+            "scan_files", "Files brought on a guess (fetched, resident, absent, failed, skipped)", "outcome"
+        )
+        self.scan_reads = self._counter(
+            "scan_reads", "Reads of guessed files, by whether they were there (ready, late, missed)", "outcome"
+        )
+
         self.trace_recording = self._gauge("trace_recording", "Whether reads are recorded")
         self.trace_reads = self._counter(
             "trace_reads", "Reads while they are recorded (recorded, left out by the sample, lost)", "outcome"

@@ -52,6 +52,7 @@ class Ground:
                 "staging": {"capacity": "256MiB"},
                 "engine": {"stop_drain_s": 0},
                 "checkpoints": {"settle_s": 0},
+                "scan": {"files_max": 0},  # what is fetched is counted
                 **self.settings,
                 **settings,
             }

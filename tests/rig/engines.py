@@ -32,6 +32,7 @@ def small_config(directory: Path, **settings: Any) -> Config:
         "staging.capacity": "128MiB",
         "engine.stop_drain_s": 0,
         "fetch.retry_deadline_s": 2,
+        "scan.files_max": 0,  # what is fetched is counted
     }
     return load_config(None, {"cache_dir": str(directory / "cache"), **sizes, **settings})
 

@@ -92,6 +92,7 @@ class EngineProcess:
             "staging.capacity": "512MiB",
             "fetch.retry_deadline_s": 2,
             "checkpoints.settle_s": 0,
+            "scan.files_max": 0,  # what is fetched is counted
         }
         self.config = load_config(None, {"cache_dir": str(cache_dir), **sizes, **settings})
         self.client = Client(self.config)

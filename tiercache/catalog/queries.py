@@ -27,6 +27,10 @@ CHILDREN_LOOKED_AT = 32
 """How many children at either end ``shows_a_child`` looks at."""
 
 
+PASSED_OVER = 4096
+"""How many children ``names_after`` looks at in vain."""
+
+
 def find_value(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> bytes | None:
     """The stored form of an entry."""
     stored = short_name(origin, key)
@@ -84,12 +88,7 @@ def find_hit(txn: Transaction, tables: Tables, origin: OriginId, key: Key) -> Hi
 
 def scan(txn: Transaction, table: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Every record whose stored key starts with ``prefix``, in order."""
-    cursor = txn.cursor(table)
-    if cursor.set_range(prefix):
-        for stored, value in cursor.iternext():
-            if not stored.startswith(prefix):
-                return
-            yield stored, value
+    return _scan_from(txn, table, prefix, prefix)
 
 
 def scan_children(txn: Transaction, tables: Tables, origin: OriginId, directory: Key) -> Iterator[tuple[bytes, bytes]]:
@@ -102,6 +101,30 @@ def scan_children(txn: Transaction, tables: Tables, origin: OriginId, directory:
     for _, wrapped in scan(txn, tables.long_names, long_children(origin, directory)):
         key, value = unwrap(wrapped)
         yield split(key)[1], value
+
+
+def names_after(
+    txn: Transaction, tables: Tables, origin: OriginId, directory: Key, name: bytes, kind: Kind, *, most: int
+) -> list[bytes]:
+    """Up to ``most`` short names of children of one kind that come after ``name``, in order. No more than
+    ``PASSED_OVER`` children of other kinds are looked at."""
+    prefix = short_children(origin, directory)
+    start, found = prefix + name, list[bytes]()
+    for stored, value in islice(_scan_from(txn, tables.names, start, prefix), most + PASSED_OVER):
+        if value[1] == kind and stored > start:  # the second byte of a stored entry is its kind
+            found.append(stored[len(prefix) :])
+            if len(found) == most:
+                break
+    return found
+
+
+def _scan_from(txn: Transaction, table: Any, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    cursor = txn.cursor(table)
+    if cursor.set_range(start):
+        for stored, value in cursor.iternext():
+            if not stored.startswith(prefix):
+                return
+            yield stored, value
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from tiercache.catalog.environment import Environment, Tables, Transaction
 from tiercache.catalog.records import Hit, VersionRecord
 from tiercache.catalog.state import FORMAT
 from tiercache.errors import EngineUnreachable, NoSpace
-from tiercache.model import Entry, Key, OriginId, VersionId
+from tiercache.model import Entry, Key, Kind, OriginId, VersionId
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -48,6 +48,11 @@ class CatalogReader:
     def children(self, origin: OriginId, directory: Key) -> list[tuple[bytes, Entry]]:
         """The known children; complete if ``listed_ns`` is recent enough. ABSENT ones are left out."""
         return self._read(queries.list_children, origin, directory)
+
+    def names_after(self, origin: OriginId, directory: Key, name: bytes, kind: Kind, *, most: int) -> list[bytes]:
+        """The next names of children of one kind, in order: a bounded look that does not read a large directory. Names
+        over LMDB's limit are left out."""
+        return self._read(queries.names_after, origin, directory, name, kind, most=most)
 
     def shows_a_child(self, origin: OriginId, directory: Key) -> bool:
         """Whether a child is known to exist, as far as a short look tells; False says nothing."""

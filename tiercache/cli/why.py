@@ -32,7 +32,11 @@ _EVICTIONS: Final = {
     "staged bytes": "to make room for written bytes",
 }
 
-_AHEAD: Final = {"window": "its reader reads in order", "plan": "a plan has it"}
+_AHEAD: Final = {
+    "window": "its reader reads in order",
+    "plan": "a plan has it",
+    "guess": "what is read shows that it comes next",
+}
 
 _HERE: Final = {"all": "all of it is here", "part": "a part of it is here", "": "not here"}
 

@@ -25,6 +25,10 @@ TOUCHES_BATCH: Final = 512
 """Hits told to the engine in one notice, if no request comes first: a notice wakes the engine, which costs as much as
 several hits, and more on a machine with few cores."""
 
+TOUCHES_FIRST: Final = 32
+"""After a request, which may have been a miss, the first ones are told sooner, and then twice as many each time: what
+reads ahead has to follow its reader."""
+
 TOUCHES_MAX: Final = 4096
 """Hits remembered while they cannot be told; then the oldest are forgotten."""
 
@@ -48,6 +52,7 @@ class Client:
         self._pool = ConnectionPool(self._connect)
         self._copies: LocalCopies | None = None
         self._touches: list[tuple[VersionId, Tier]] = []
+        self._touches_told_at = TOUCHES_FIRST
 
     @property
     def cache_dir(self) -> Path:
@@ -140,6 +145,7 @@ class Client:
         """
         if self._touches:
             self.tell_touches()
+        self._touches_told_at = TOUCHES_FIRST
         try:
             with self._pool.connection() as connection:
                 return ask(connection)
@@ -206,8 +212,9 @@ class Client:
         """Count a hit for the eviction policy; told in batches."""
         touches = self._touches
         touches.append((version, tier))
-        if len(touches) >= TOUCHES_BATCH:
+        if len(touches) >= self._touches_told_at:
             self.tell_touches()
+            self._touches_told_at = min(TOUCHES_BATCH, 2 * self._touches_told_at)
 
     def tell_touches(self) -> None:
         """Tell the hits that are not told yet, if that is possible without waiting."""

@@ -161,6 +161,15 @@ class PlanConfig(Section):
     """A file of up to so many bytes is put into the kernel's page cache where that is possible; 0: none is."""
 
 
+class ScanConfig(Section):
+    """Files that are brought before they are read, where nobody told: those that probably come next in a directory."""
+
+    files_max: int = Field(default=4096, ge=0, le=65536)
+    """So many are ahead of the readers of one origin, within half of ``plan.budget_bytes``; 0 = none."""
+    idle_s: Annotated[Duration, Field(gt=0)] = 60.0
+    """What is not read for so long is not waited for any more."""
+
+
 class UploadConfig(Section):
     """Write-back to the origin."""
 
@@ -320,6 +329,7 @@ class Config(Section):
     fetch: FetchConfig = FetchConfig()
     readahead: ReadaheadConfig = ReadaheadConfig()
     plan: PlanConfig = PlanConfig()
+    scan: ScanConfig = ScanConfig()
     upload: UploadConfig = UploadConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     why: WhyConfig = WhyConfig()

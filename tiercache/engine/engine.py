@@ -19,6 +19,7 @@ from tiercache.config import PROFILES, Config, Profile, ProfileName
 from tiercache.decisions import Decisions
 from tiercache.engine.ceiling import HOSTED_BYTES, Ceiling, anonymous_bytes, open_memory
 from tiercache.engine.commits import abandon, commit, rebase, restore, withdraw
+from tiercache.engine.guesses import Guesses
 from tiercache.engine.keeper import Keeper
 from tiercache.engine.kept_checkpoints import KeptCheckpoints
 from tiercache.engine.leaving import drain_and_tell
@@ -120,6 +121,7 @@ class Engine:
             await self.plans.recall()
             nursery.start_soon(self.plans.run)
             nursery.start_soon(self.trace.run)
+            nursery.start_soon(self.guesses.run)
             nursery.start_soon(self.cache.run_trimmer)
             if self._own_process:
                 nursery.start_soon(self._ceiling.run)
@@ -213,6 +215,7 @@ class Engine:
         self.plans = Plans(self)
         self.trace = Trace(config, self.catalog, self.metrics)
         closing.callback(self.trace.close)
+        self.guesses = Guesses(self)
         self.trees = Trees(
             config,
             self.catalog,
@@ -422,7 +425,7 @@ class Engine:
                 self.writeback,
                 self.orphans,
                 self.config.checkpoints,
-                self.planned.opened,
+                self.guesses.watch(origin, lambda: self._namespace(origin, settings)),
                 self.trace.read,
             )
             promises = Promises(settings.ack, settings.sync_on_close, self.config.rules, uploads=settings.upload)

@@ -32,7 +32,7 @@ class Files:
         self._readahead = parts.readahead
         self._staging = parts.staging
         self._orphans = parts.orphans
-        self._opened = parts.opened
+        self._watch = parts.watch
         self._traced = parts.traced
 
     # -- opening ------------------------------------------------------------------------------------
@@ -41,8 +41,6 @@ class Files:
         """Open the file that ``key`` names now; ``truncate`` empties it, and ``bring`` fetches a small one first."""
         entry = await self._names.lookup(key)
         require_bytes(key, entry)
-        if bring:
-            self._opened(self._tree.origin_id, key)
         live = self._tree.live.obtain(entry.inode, key, entry)
         handle = self._handle(live, entry, writable=write, append=append)
         if bring and entry.version and not entry.staged:
@@ -51,9 +49,12 @@ class Files:
             if truncate:
                 await self._writes.truncate(live, 0)
             elif bring and not handle.is_here():
+                self._watch.opened(key, missed=True)
                 await self._bring(handle)
             else:
-                handle.attach()
+                here = handle.attach() or live.staged is not None
+                if bring:
+                    self._watch.opened(key, missed=not here)
         except BaseException:
             await handle.close()
             raise
@@ -236,9 +237,13 @@ class Files:
         """A descriptor of a complete copy to read from; good until the next call of the cache."""
         return self._cache.open_local(version)
 
+    def note_missed(self, key: Key) -> None:
+        """A program opens a file that it did not find by itself."""
+        self._watch.opened(key, missed=True)
+
     def note_opened(self, version: VersionRef) -> None:
         """A program reads a file from its beginning that we had not to be asked for."""
-        self._opened(version.origin_id, version.key)
+        self._watch.opened(version.key, missed=False)
         self._traced(version.id, version.size_bytes)
 
     def expect_read(self, version: VersionRef, length: int) -> bool:

@@ -39,7 +39,7 @@ log = logging.getLogger("tiercache.engine")
 
 
 class _Kept(NamedTuple):
-    running: Running
+    running: Running[Plan]
     reader: str
     about: dict[str, Any]
 

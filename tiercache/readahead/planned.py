@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -17,6 +17,7 @@ from tiercache.decisions import FORGETFUL, Decisions, Topic
 from tiercache.errors import Absent, Broken, Busy, Changed, Denied, TierCacheError
 from tiercache.metrics import Metrics
 from tiercache.model import Key, OriginId, VersionId
+from tiercache.readahead.guess import Guess
 from tiercache.readahead.lead import Lead
 from tiercache.readahead.plan import Plan, Read, Step
 
@@ -29,6 +30,8 @@ PAUSE_S: Final = 0.5
 
 FIRST_BYTES: Final = 256 * 1024
 """A file counts for so much while it is on its way, until the first ones have come: then for as much as these."""
+
+Ahead = TypeVar("Ahead", bound=Plan | Guess)
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +47,34 @@ class Brought(NamedTuple):
     """In a tier; False: in memory alone, for a moment."""
 
 
-class Running:
-    """A plan that is run."""
+class Figures:
+    """What became of the files of plans, or of guesses."""
+
+    def __init__(self, metrics: Metrics, *, guessed: bool) -> None:
+        files = metrics.scan_files if guessed else metrics.plan_files
+        reads = metrics.scan_reads if guessed else metrics.plan_reads
+        self.files = {
+            outcome: files.labels(outcome=outcome).inc
+            for outcome in ("fetched", "resident", "absent", "failed", "skipped")
+        }
+        self.reads = {how: reads.labels(outcome=how.value) for how in Read}
+
+
+class Running(Generic[Ahead]):
+    """A plan that is run, or what is guessed where there is none."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Ahead,
         origin: OriginId,
         bring: Callable[[Key], Awaitable[Brought]],
         push: Callable[[Key], bool],
         lead: Lead,
+        figures: Figures,
     ) -> None:
-        self.plan = plan
+        self.plan: Ahead = plan
+        self.guessed = isinstance(plan, Guess)
+        self.figures = figures
         self.origin = origin
         self.bring = bring
         self.push = push
@@ -94,17 +113,14 @@ class Planned:
         """Whether a tier took the last file that came."""
         self._in_flight = 0
         self._mean_bytes = float(FIRST_BYTES)
-        self._running: list[Running] = []
-        self._files = {
-            outcome: metrics.plan_files.labels(outcome=outcome).inc
-            for outcome in ("fetched", "resident", "absent", "failed", "skipped")
-        }
-        self._reads = {how: metrics.plan_reads.labels(outcome=how.value) for how in Read}
-        metrics.plans.set_function(lambda: len(self._running))
+        self._running: list[Running[Any]] = []
+        """Guesses come after the plans: what is planned was not guessed."""
+        self._of_plans, self._of_guesses = Figures(metrics, guessed=False), Figures(metrics, guessed=True)
+        metrics.plans.set_function(lambda: sum(not running.guessed for running in self._running))
         metrics.plan_in_flight.set_function(lambda: self._in_flight)
         metrics.plan_held_bytes.set_function(lambda: self.held_bytes)
 
-    def __iter__(self) -> Iterator[Running]:
+    def __iter__(self) -> Iterator[Running[Any]]:
         return iter(self._running)
 
     @property
@@ -114,27 +130,35 @@ class Planned:
 
     def start(
         self,
-        plan: Plan,
+        plan: Ahead,
         origin: OriginId,
         bring: Callable[[Key], Awaitable[Brought]],
         push: Callable[[Key], bool] = lambda key: False,
-    ) -> Running:
+    ) -> Running[Ahead]:
         """Run a plan, beside the others, until ``end``. ``push`` puts a file that is here where it may be read without
         our knowing, and tells whether it will."""
-        running = Running(plan, origin, bring, push, Lead(self._config.lead_min, self._config.lead_max))
+        figures = self._of_guesses if isinstance(plan, Guess) else self._of_plans
+        running = Running(plan, origin, bring, push, Lead(self._config.lead_min, self._config.lead_max), figures)
         running.active_s = trio.current_time()
         self._running.append(running)
+        self._running.sort(key=lambda other: other.guessed)
         self._go_on()
         return running
 
-    def end(self, running: Running) -> None:
+    def end(self, running: Running[Any]) -> None:
         """Its reader is gone; what is under way arrives."""
         running.plan.give_up()
         self._told(running)
         self._running.remove(running)
         self._go_on()
 
-    def reached(self, running: Running, position: int) -> None:
+    def give_up(self, running: Running[Any]) -> None:
+        """Nobody reads what it has, though somebody may come back."""
+        running.plan.give_up()
+        self._told(running)
+        self._go_on()
+
+    def reached(self, running: Running[Any], position: int) -> None:
         """A reader tells where it is."""
         running.told = True
         for _ in range(running.plan.reached(position)):
@@ -142,15 +166,22 @@ class Planned:
         self._told(running)
         self._go_on()
 
-    def opened(self, origin: OriginId, key: Key) -> None:
-        """Somebody opens a file: each plan that has it takes it as its reader's step."""
-        self._observe(origin, lambda plan: plan.read(key))
+    def opened(self, origin: OriginId, key: Key) -> bool:
+        """Somebody opens a file: the plan that has it takes it as its reader's step. False if none has."""
+        return self._observe(origin, lambda plan: plan.read(key))
+
+    def missed(self, running: Running[Guess], key: Key) -> None:
+        """Somebody opens a file that is not here, and that nobody had planned or guessed: it tells what comes next."""
+        if running.plan.missed(key):
+            self._note_read(running, Read.MISSED)
+        self._told(running)
+        self._go_on()
 
     def touched(self, version: VersionId) -> None:
         """Somebody opened the copy of a version without asking us."""
         self._observe(None, lambda plan: plan.read_version(version))
 
-    def _observe(self, origin: OriginId | None, step: Callable[[Plan], Read | None]) -> None:
+    def _observe(self, origin: OriginId | None, step: Callable[[Plan | Guess], Read | None]) -> bool:
         for running in self._running:
             if origin is not None and running.origin != origin:
                 continue
@@ -159,39 +190,40 @@ class Planned:
                 self._note_read(running, how)
                 self._told(running)
                 self._go_on()
-                return
+                return True
+        return False
 
-    def _note_read(self, running: Running, how: Read) -> None:
+    def _note_read(self, running: Running[Any], how: Read) -> None:
         running.lead.read(how, trio.current_time())
-        self._reads[how].inc()
+        running.figures.reads[how].inc()
 
-    def _told(self, running: Running) -> None:
+    def _told(self, running: Running[Any]) -> None:
         running.active_s = trio.current_time()
         skipped, running.plan.skipped = running.plan.skipped, 0
-        self._files["skipped"](skipped)
+        running.figures.files["skipped"](skipped)
 
     def _go_on(self) -> None:
         """Send for what the readers come to next, as far as there is room."""
         while (following := self._next()) is not None:
             self._nursery.start_soon(self._bring_on, *following)
 
-    def _next(self) -> tuple[Running, Step] | None:
+    def _next(self) -> tuple[Running[Any], Step] | None:
         """What to send for now; it counts as under way."""
         if self._in_flight >= self._at_once or not self._has_room():
             return None
         hungry = [running for running in self._running if running.wants and running.plan.can_take]
         if not hungry:
             return None
-        running = max(hungry, key=lambda other: other.wants)
+        running = max(hungry, key=lambda other: (not other.guessed, other.wants))
         step = running.plan.take()
         assert step is not None, "it said so"
         self._in_flight += 1
         running.in_flight += 1
         return running, step
 
-    async def _bring_on(self, running: Running, step: Step) -> None:
+    async def _bring_on(self, running: Running[Any], step: Step) -> None:
         """Bring one file, and further ones as long as there are some: a task for each costs more than it is worth."""
-        following: tuple[Running, Step] | None = running, step
+        following: tuple[Running[Any], Step] | None = running, step
         while following is not None:
             await self._bring(*following)
             self._go_on()
@@ -201,12 +233,12 @@ class Planned:
         ahead_bytes = self.held_bytes + (self._in_flight + 1) * self._mean_bytes
         return ahead_bytes <= (self._config.budget_bytes if self._kept else self._spare_bytes)
 
-    async def _bring(self, running: Running, step: Step) -> None:
+    async def _bring(self, running: Running[Any], step: Step) -> None:
         began_s = trio.current_time()
         try:
             brought = await running.bring(step.key)
         except TierCacheError as error:
-            self._files["absent" if isinstance(error, Absent) else "failed"]()
+            running.figures.files["absent" if isinstance(error, Absent) else "failed"]()
             log.debug("a planned file did not come: %s", error)
             again = isinstance(error, PASSING)
             if again:
@@ -221,10 +253,10 @@ class Planned:
             self._in_flight -= 1
             running.in_flight -= 1
 
-    def _note(self, running: Running, brought: Brought, took_s: float) -> None:
-        self._files["fetched" if brought.came else "resident"]()
+    def _note(self, running: Running[Any], brought: Brought, took_s: float) -> None:
+        running.figures.files["fetched" if brought.came else "resident"]()
         if brought.came:
-            self._decisions.note(brought.version, Topic.AHEAD, why="plan")
+            self._decisions.note(brought.version, Topic.AHEAD, why="guess" if running.guessed else "plan")
             self._kept = brought.kept
             running.lead.fetched(took_s)
         self._mean_bytes += (brought.size_bytes - self._mean_bytes) / 16

@@ -34,7 +34,7 @@ async def open_(call: Call, *, namespace: int, key: bytes) -> dict[str, Any]:
     kept. A large object is opened as it is: the client asks for what it reads.
     """
     space = call.namespace(namespace)
-    call.engine.planned.opened(space.origin_id, key)
+    space.files.note_missed(key)
     try:
         answer = await _open(call, space, key)
     except Changed:
