@@ -244,18 +244,35 @@ def warmup(
     config: ConfigFile = None,
     settings: Settings = None,
     check: Annotated[bool, typer.Option("--check", help="Fetch nothing; verify what is there.")] = False,
+    manifest: Annotated[
+        str | None,
+        typer.Option(
+            "--manifest", help="Only what this .jsonl, .csv, .tsv or .parquet names; also a URL.", metavar="FILE"
+        ),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option("--column", help="Where it has the names; dotted: sample.image.", metavar="NAME"),
+    ] = None,
     profile: ProfileOption = None,
     client: ClientOption = None,
     option: OriginOptions = None,
 ) -> None:
-    """Fetch everything under a URL into the cache."""
+    """Fetch everything under a URL into the cache, or what of it a manifest names."""
+    from tiercache.cli.failure import WrongUsage
     from tiercache.cli.link import starting
     from tiercache.cli.origin import choose_origin
     from tiercache.cli.warmup import warmup as do_warmup
+    from tiercache.cli.warmup import warmup_listed
 
+    if (manifest is None) != (column is None):
+        raise WrongUsage("--manifest FILE and --column NAME go together")
     settled = configuration(cache_dir, config, settings)
     origin = choose_origin(settled, url, client=client, options=option, profile=profile)
-    do_warmup(starting(settled, settings), origin, check=check)
+    if manifest is None or column is None:
+        do_warmup(starting(settled, settings), origin, check=check)
+    else:
+        warmup_listed(starting(settled, settings), origin, manifest, column, check=check)
 
 
 @app.command()

@@ -18,27 +18,44 @@ TOLD_MAX = 20
 
 def warmup(client: Client, origin: OriginChoice, *, check: bool) -> None:
     """Wait until all is resident (or checked); Broken when some files are not."""
-    follow_warmup(
-        client,
-        "warmup",
-        checks=check,
-        check=check,
-        url=origin.url,
-        client=origin.client,
-        options=origin.options,
-        profile=origin.profile,
-    )
+    _tell(_run(client, "warmup", checks=check, **_arguments(origin, check=check)), check=check)
 
 
-def follow_warmup(engine: Client, op: str, *, checks: bool = False, **arguments: Any) -> None:
+def warmup_listed(client: Client, origin: OriginChoice, manifest: str, column: str, *, check: bool) -> None:
+    """The same for the files that a manifest names. ConfigError when it cannot be read."""
+    from tiercache.cli.listed import listed
+
+    with listed(client, origin, manifest, column) as names:
+        arguments = _arguments(origin, check=check)
+        report = _run(client, "warmup", checks=check, names=names.name, files=names.files, **arguments)
+    if names.left_out:
+        print(f"left out of the manifest: {', '.join(f'{number} × {why}' for why, number in names.left_out.items())}")
+    _tell(report, check=check)
+
+
+def follow_warmup(engine: Client, op: str, **arguments: Any) -> None:
     """Show how far an operation is, and what came of it; Broken when some files are not in the cache."""
+    _tell(_run(engine, op, checks=False, **arguments), check=False)
+
+
+def _arguments(origin: OriginChoice, *, check: bool) -> dict[str, Any]:
+    return {
+        "check": check,
+        "url": origin.url,
+        "client": origin.client,
+        "options": origin.options,
+        "profile": origin.profile,
+    }
+
+
+def _run(engine: Client, op: str, *, checks: bool, **arguments: Any) -> dict[str, Any]:
     with progress("checking" if checks else "warming up") as shown:
 
         def show(report: dict[str, Any]) -> None:
             shown.update(report["done_bytes"], report["bytes"], f"{report['done_files']} of {_files(report['files'])}")
 
-        report = engine.request(op, on_progress=show, **arguments)
-    _tell(report, check=checks)
+        report: dict[str, Any] = engine.request(op, on_progress=show, **arguments)
+    return report
 
 
 def _tell(report: dict[str, Any], *, check: bool) -> None:
@@ -54,6 +71,8 @@ def _tell(report: dict[str, Any], *, check: bool) -> None:
     )
     if report["failed_files"]:
         raise Broken(f"{_files(report['failed_files'])} failed")
+    if report.get("absent_files"):
+        raise Broken(f"the manifest names {_files(report['absent_files'])} that the origin does not have")
     if missing := report["files"] - report["resident_files"]:
         verb = "is" if missing == 1 else "are"
         raise Broken(f"{_files(missing)} {verb} not in the cache" + ("; run it without --check" if check else ""))

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -78,6 +79,16 @@ class Plans:
         }
         self._run(name, namespace, about, position=0)
         self._note(name)
+
+    def take_keys(self, name: str) -> Iterator[Key]:
+        """The keys in the file of this name, which is no plan and has no name any more."""
+        path = self._path(name, _KEYS)
+        if not name.isalnum() or not path.is_file():
+            raise InvalidArgument(f"there is no list {name!r} in {self._directory}")
+        keys = keys_of(path)
+        first = next(keys, None)  # opens the file
+        path.unlink()
+        return iter(()) if first is None else chain([first], keys)
 
     def reached(self, name: str, position: int) -> None:
         """A reader tells how far it is; an older plan of it is of no interest."""

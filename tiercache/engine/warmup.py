@@ -1,17 +1,20 @@
-"""Bring a prefix into the cache ahead of its use, or check what of it is there."""
+"""Bring a prefix into the cache ahead of its use, or what of it a list names; or check what of it is there."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from tiercache.cache import VersionRef
+from tiercache.engine.first_read import first_read
+from tiercache.engine.names import require_bytes, show
 from tiercache.engine.namespace import Namespace
 from tiercache.engine.status import resident_bytes
-from tiercache.errors import Absent, ConfigError, NoSpace, TierCacheError
+from tiercache.errors import Absent, ConfigError, NoSpace, TierCacheError, Unsupported
 from tiercache.model import Entry, Key, Kind
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class Job:
     damaged: int = 0
     errors: list[str] = field(default_factory=list)
     failed_files: int = 0
+    absent_files: int = 0
+    """Of those that a list names."""
     listed: bool = False
     finished: trio.Event = field(default_factory=trio.Event)
 
@@ -53,11 +58,20 @@ class Job:
             "damaged": self.damaged,
             "errors": self.errors,
             "failed_files": self.failed_files,
+            "absent_files": self.absent_files,
             "finished": self.finished.is_set(),
         }
 
     def fail(self, key: Key, error: TierCacheError) -> None:
         self.failed_files += 1
+        self._tell(key, error)
+
+    def lacks(self, key: Key, error: Absent) -> None:
+        """A name of the list stands for nothing."""
+        self.absent_files += 1
+        self._tell(key, error)
+
+    def _tell(self, key: Key, error: TierCacheError) -> None:
         if len(self.errors) < ERRORS_KEPT_MAX:
             name, text = key.decode("utf-8", "backslashreplace"), str(error)
             self.errors.append(text if f"/{name}" in text else f"{name}: {text}")
@@ -72,17 +86,31 @@ class Warmups:
         self._jobs: dict[str, Job] = {}
 
     async def start(
-        self, url: str, *, check: bool, client: str = "", options: dict[str, Any] | None = None, profile: str = ""
+        self,
+        url: str,
+        *,
+        check: bool,
+        client: str = "",
+        options: dict[str, Any] | None = None,
+        profile: str = "",
+        listed: tuple[str, int] | None = None,
     ) -> Job:
-        """Begin; the origin's errors about the prefix itself are raised here."""
-        return self.begin(*await self._engine.attach(url, client, options, profile), check=check)
+        """Begin; the origin's errors about the prefix itself are raised here. ``listed``: name of a file of keys beside
+        the plans, and how many there are. InvalidArgument if there is no such file."""
+        namespace, root = await self._engine.attach(url, client, options, profile)
+        if listed is None:
+            return self.begin(namespace, root, check=check)
+        keys = self._engine.plans.take_keys(listed[0])
+        return self._begin(Job(secrets.token_hex(4), check, files=listed[1]), namespace, root, keys)
 
     def begin(self, namespace: Namespace, root: Key, *, check: bool = False) -> Job:
         """The same for what is attached already."""
-        job = Job(secrets.token_hex(4), check)
+        return self._begin(Job(secrets.token_hex(4), check), namespace, root)
+
+    def _begin(self, job: Job, namespace: Namespace, root: Key, keys: Iterator[Key] | None = None) -> Job:
         self._forget_oldest()
         self._jobs[job.id] = job
-        self._nursery.start_soon(self._run, job, namespace, root)
+        self._nursery.start_soon(self._run, job, namespace, root, keys)
         return job
 
     def get(self, job_id: str) -> Job:
@@ -96,13 +124,19 @@ class Warmups:
         for job_id in finished[: max(0, len(self._jobs) - JOBS_KEPT_MAX)]:
             del self._jobs[job_id]
 
-    async def _run(self, job: Job, namespace: Namespace, root: Key) -> None:
+    async def _run(self, job: Job, namespace: Namespace, root: Key, keys: Iterator[Key] | None) -> None:
+        limiter = trio.CapacityLimiter(FILES_AT_ONCE)
         try:
+            if keys is not None:
+                async with trio.open_nursery() as nursery:
+                    for key in keys:
+                        await limiter.acquire_on_behalf_of(key)
+                        nursery.start_soon(self._named, job, namespace, key, limiter)
+                return
             files = await self._list(namespace, root)
             job.files = len(files)
             job.bytes = sum(entry.size_bytes for _, entry in files)
             job.listed = True
-            limiter = trio.CapacityLimiter(FILES_AT_ONCE)
             async with trio.open_nursery() as nursery:
                 for key, entry in files:
                     await limiter.acquire_on_behalf_of(key)
@@ -122,10 +156,37 @@ class Warmups:
             raise Absent(f"there is nothing under /{root.decode('utf-8', 'backslashreplace')}")
         return files
 
+    async def _named(self, job: Job, namespace: Namespace, key: Key, limiter: trio.CapacityLimiter) -> None:
+        """A file of which a list tells the name alone. Unless its directory was listed, one request describes it and
+        fetches it."""
+        try:
+            entry = namespace.known(key)
+            if entry is None and not job.check:
+                entry = await first_read(namespace, self._engine.cache, key, ahead=True)
+            elif entry is None or entry.kind is Kind.ABSENT:
+                entry = await namespace.lookup(key)
+            require_bytes(key, entry)
+            if entry.kind is Kind.SYMLINK:
+                raise Unsupported(f"{show(key)}: is a symbolic link; name what it leads to")
+            job.bytes += entry.size_bytes
+        except TierCacheError as error:
+            job.done_files += 1
+            if isinstance(error, Absent):
+                job.lacks(key, error)
+            else:
+                job.fail(key, error)
+            limiter.release_on_behalf_of(key)
+        else:
+            await self._one(job, namespace, key, entry, limiter)
+
     async def _one(self, job: Job, namespace: Namespace, key: Key, entry: Entry, limiter: trio.CapacityLimiter) -> None:
         cache = self._engine.cache
         version = namespace.tree.version_ref(key, entry)
         try:
+            if entry.staged:  # its newest bytes are here, and nowhere else
+                job.resident_files += 1
+                job.resident_bytes += entry.size_bytes
+                return
             if job.check:
                 await self._check(job, version)
                 return

@@ -151,12 +151,23 @@ async def _drain(call: Call, drain: Callable[[], Awaitable[DrainResult]]) -> dic
 
 @operation(Nature.LONG)
 async def warmup(
-    call: Call, *, url: str, check: bool, client: str, options: dict[str, Any], profile: str
+    call: Call,
+    *,
+    url: str,
+    check: bool,
+    client: str,
+    options: dict[str, Any],
+    profile: str,
+    names: str = "",
+    files: int = 0,
 ) -> dict[str, Any]:
-    """Fetch a prefix, or with ``check`` verify what of it is resident. Goes on when the client leaves."""
-    return await _follow(
-        call, await call.engine.warmups.start(url, check=check, client=client, options=options, profile=profile)
+    """Fetch a prefix, or with ``check`` verify what of it is resident. ``names``: instead the so many ``files`` whose
+    keys the client wrote to this file (see ``plan_directory``). Goes on when the client leaves."""
+    listed = (names, files) if names else None
+    job = await call.engine.warmups.start(
+        url, check=check, client=client, options=options, profile=profile, listed=listed
     )
+    return await _follow(call, job)
 
 
 @operation(Nature.LONG)
