@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,6 +161,30 @@ def test_the_next_engine_goes_on_where_the_reader_is(ground: Ground, monkeypatch
             await until(lambda: [plan["read"] for plan in engine.plans.status()] == [30])
             await until(lambda: is_here(engine, names, keys[30]))
             assert not is_here(engine, names, keys[29])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("note", [{"profile": "of another release"}, {"position": "x"}])
+def test_a_plan_that_waits_and_cannot_be_run_is_given_up(
+    posix_ground: Ground, monkeypatch: pytest.MonkeyPatch, note: dict[str, str]
+) -> None:
+    """Nobody has opened its origin when the engine starts, and then it turns out to mean nothing."""
+    monkeypatch.setattr(module, "NOTE_S", 0.001)
+
+    async def scenario() -> None:
+        keys = put_files(posix_ground)
+        async with posix_ground.engine() as (engine, names):
+            engine.plans.begin(write(engine, "p", keys), names, "reader")
+        path = posix_ground.cache_dir / "plans" / "p.json"
+        about = json.loads(path.read_text())
+        about["source"][0] = "nowhere://"
+        path.write_text(json.dumps({**about, **note}))
+        async with posix_ground.started() as engine:
+            assert sorted(os.listdir(engine.plans.directory)) == ["p.json", "p.keys"]
+            names, _ = await engine.attach(posix_ground.url)
+            await until(lambda: os.listdir(engine.plans.directory) == [])
+            assert await read_file(names, keys[0]) == content(0)
 
     run(scenario)
 

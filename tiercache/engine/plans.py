@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -144,13 +144,10 @@ class Plans:
             return
         for path in sorted(self._directory.iterdir()):
             if path.suffix == _NOTE:
-                try:
+                with self._giving_up(path.stem):
                     self._waiting[path.stem] = about = json.loads(path.read_bytes())
                     await self._engine.trees.prepare(_origin(about), OriginSource(*about["source"]))
-                    self._go_on()
-                except (OSError, ValueError, KeyError, TypeError, TierCacheError) as error:
-                    self._waiting.pop(path.stem, None)
-                    log.warning("a plan of an earlier engine is given up: %s", error)
+        self._go_on()
         for path in self._directory.iterdir():
             if path.stem not in self._kept and path.stem not in self._waiting:
                 path.unlink(missing_ok=True)
@@ -159,9 +156,19 @@ class Plans:
         for name, about in list(self._waiting.items()):
             origin = _origin(about)
             if self._engine.trees.get(origin) is not None:
-                del self._waiting[name]
-                position = int(about.pop("position"))
-                self._run(name, self._engine.namespace(origin, about["profile"]), about, position=position)
+                with self._giving_up(name):
+                    position = int(about.pop("position"))
+                    self._run(name, self._engine.namespace(origin, about["profile"]), about, position=position)
+                    del self._waiting[name]
+
+    @contextmanager
+    def _giving_up(self, name: str) -> Iterator[None]:
+        """What an earlier engine noted of a plan may be damaged, or mean nothing to the settings of this one."""
+        try:
+            yield
+        except (OSError, ValueError, KeyError, TypeError, TierCacheError) as error:
+            self.end(name)
+            log.warning("a plan of an earlier engine is given up: %s", error)
 
     async def run(self) -> None:
         """Write down how far the readers are, and give up what nobody reads any more; until cancelled."""
