@@ -6,14 +6,18 @@ import gc
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rig.engines import PATIENCE_S, Ended, attached_client, small_config, status_pid, stop_engine
 from tiercache.client import Client
+from tiercache.client import client as client_module
+from tiercache.client.client import GREETINGS_MAX
 from tiercache.config import Config, load_config
 from tiercache.engine.lock import EngineLock, owner_pid
 from tiercache.engine.process import start_detached
@@ -106,6 +110,35 @@ def test_every_idle_connection_to_a_killed_engine_is_given_up(config: Config, tr
     origin.mkdir(origin.root + b"/made")  # not idempotent, but the old engine cannot have seen it
     assert (tree / "made").is_dir()
     client.close()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_dying_engine_may_take_connections_and_close_them_more_than_once(
+    config: Config, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    """As a killed one does while the kernel still closes its descriptors."""
+    connect, dying = client_module.connect_or_start, GREETINGS_MAX - 1
+
+    def connect_late(*args: Any, **settings: Any) -> socket.socket:
+        nonlocal dying
+        if not dying:
+            return connect(*args, **settings)
+        dying -= 1
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    with attached_client(config) as client:
+        client.status()
+        client.close()
+        monkeypatch.setattr(client_module, "connect_or_start", connect_late)
+        assert client.request("status", idempotent=idempotent)["engine"]
+        assert not dying
+        client.close()
+        dying = 1 << 30
+        with pytest.raises(EngineUnreachable):
+            client.status()
+        dying = 0
 
 
 def test_a_writer_does_not_survive_its_engine_and_says_so(config: Config, tree: Path) -> None:

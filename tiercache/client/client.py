@@ -32,6 +32,10 @@ reads ahead has to follow its reader."""
 TOUCHES_MAX: Final = 4096
 """Hits remembered while they cannot be told; then the oldest are forgotten."""
 
+GREETINGS_MAX: Final = 4
+"""A killed engine takes connections for a moment longer, until the kernel has closed its socket: each of so many may
+have been one of these."""
+
 SILENCE_MARGIN_S: Final = 15.0
 """The engine gives a request up after ``engine.request_timeout_s``; we wait a little longer for it to say so."""
 
@@ -182,8 +186,7 @@ class Client:
         self._pool.notify(op, arguments)
 
     def _connect(self) -> Connection:
-        sock = connect_or_start(self._config, self._mode, on_start=self._note_start)
-        connection = Connection(sock, self.cache_dir, self._silence_s)
+        connection = self._greeted()
         copies = self._copies
         if copies is None or copies.run_id != connection.hello.run_id:
             # The one before is not closed: another thread may be in the middle of a lookup.
@@ -193,6 +196,17 @@ class Client:
                 connection.close()
                 raise
         return connection
+
+    def _greeted(self) -> Connection:
+        left = GREETINGS_MAX
+        while True:
+            sock = connect_or_start(self._config, self._mode, on_start=self._note_start)
+            try:
+                return Connection(sock, self.cache_dir, self._silence_s)
+            except NotSent:
+                left -= 1
+                if not left:
+                    raise
 
     def _note_start(self) -> None:
         self._started = True
