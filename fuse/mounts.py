@@ -130,8 +130,8 @@ class Serving(NamedTuple):
 
     async def told(self) -> None:
         """Return when the kernel knows of all changes that were made before this call."""
-        if self.vfs.notices.told is not None:
-            await self.vfs.notices.told()
+        for told in self.vfs.notices.told:
+            await told()
 
     def leave(self) -> None:
         """Stop serving, and leave the mount to the next engine."""
@@ -289,7 +289,8 @@ async def _end_when_cancelled(serving: Serving, succession: Succession | None) -
 async def _notices(namespace: Namespace, vfs: Vfs, driver: Driver) -> AsyncIterator[None]:
     """Tell the kernel of changes that others make, as long as the session lives."""
     invalidator = Invalidator(driver)
-    vfs.notices.send, vfs.notices.told = invalidator.post, invalidator.told
+    vfs.notices.send = invalidator.post
+    vfs.notices.told.append(invalidator.told)
     namespace.on_change.append(vfs.note_change)
     try:
         yield
@@ -305,8 +306,10 @@ async def _pushing(engine: Engine, namespace: Namespace, vfs: Vfs, driver: Drive
         yield
         return
     pusher = Pusher(vfs.node, driver, engine.metrics, most_bytes=engine.config.plan.push_max_bytes)
-    namespace.on_change.append(pusher.note_change)
+    # Before the notice goes: whatever is pushed by then is dropped by the notice, and what follows by the pusher.
+    namespace.on_change.insert(0, pusher.note_change)
     namespace.tree.pushers.append(pusher.push)
+    vfs.notices.told.append(pusher.told)
     try:
         yield
     finally:

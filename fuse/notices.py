@@ -35,8 +35,8 @@ class Notices:
         self._nodes = nodes
         self._pages = pages
         self.send: Callable[[Change], None] | None = None
-        self.told: Callable[[], Awaitable[None]] | None = None
-        """Returns when the kernel has taken what was sent."""
+        self.told: list[Callable[[], Awaitable[None]]] = []
+        """Each returns when the kernel has taken what it was sent before, of one kind."""
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:

@@ -13,7 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import trio
+
 from tiercache.cache import Location
+from tiercache.fuse.invalidation import PATIENCE_S
 from tiercache.metrics import Metrics
 from tiercache.model import Entry, Key
 from tiercache.tier import FileIdentity
@@ -65,6 +68,9 @@ class Pusher:
         self._changes = 0
         self._unknown = 0  # in a row
         self._skipped = 0
+        self._ended = threading.Event()
+        """Of the push that is under way; a new one for each."""
+        self._ended.set()
         self._thread: threading.Thread | None = None
 
     def push(self, entry: Entry, location: Location) -> bool:
@@ -86,6 +92,12 @@ class Pusher:
         """A name changed: what was queued before may be out of date."""
         self._changes += 1
 
+    async def told(self) -> None:
+        """Return when nothing of before the last change is on its way to the kernel any more, or its patience ends."""
+        ended = self._ended
+        if not ended.is_set():
+            await trio.to_thread.run_sync(ended.wait, PATIENCE_S, abandon_on_cancel=True)
+
     def disarm(self) -> None:
         """Push nothing more: the session is about to end."""
         self._armed = False
@@ -103,7 +115,9 @@ class Pusher:
     def _run(self) -> None:
         buffer = memoryview(bytearray(self._most_bytes))
         while (push := self._queue.get()) is not None and self._armed:
+            self._ended = ended = threading.Event()
             self._count[self._pushed(push, buffer)]()
+            ended.set()
 
     def _pushed(self, push: _Push, buffer: memoryview) -> str:
         if push.changes != self._changes or not _read(push, buffer):

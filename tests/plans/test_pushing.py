@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from rig.mounts import EngineProcess, Mounted, Source, mounted_for, wait_for
 from tiercache.cache import Location
@@ -159,6 +161,36 @@ def test_old_bytes_that_came_after_the_notice_of_a_change_are_dropped(tmp_path: 
     kernel.on_store = lambda: None
     assert pushing.push(2)
     wait_for(lambda: kernel.pages == {2: b"bytes"})
+    pushing.pusher.disarm()
+
+
+def test_who_changed_a_file_waits_until_old_bytes_on_their_way_to_the_kernel_are_dropped(tmp_path: Path) -> None:
+    kernel, stores, may_end = Kernel(1), threading.Event(), threading.Event()
+    pushing = Pushing(tmp_path, kernel)
+    told: list[list[int]] = []
+
+    def on_store() -> None:
+        stores.set()
+        assert may_end.wait(30)
+
+    async def tell() -> None:
+        await pushing.pusher.told()
+        told.append(kernel.dropped)
+
+    async def scenario() -> None:
+        await pushing.pusher.told()  # nothing is on its way
+        kernel.on_store = on_store
+        assert pushing.push(1)
+        assert await trio.to_thread.run_sync(stores.wait, 30)
+        pushing.pusher.note_change(b"f", 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell)
+            await trio.testing.wait_all_tasks_blocked()
+            assert told == []
+            may_end.set()
+        assert told == [[1]]
+
+    trio.run(scenario)
     pushing.pusher.disarm()
 
 
