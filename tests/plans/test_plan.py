@@ -22,7 +22,7 @@ def version(number: int) -> VersionId:
 
 
 def numbered(entries: int) -> Plan:
-    return Plan(map(key, range(entries)))
+    return Plan(lambda first: map(key, range(first, entries)))
 
 
 def bring(plan: Plan, size_bytes: int = 10) -> int:
@@ -64,7 +64,7 @@ def test_what_arrives_after_it_was_read_is_held_for_nobody() -> None:
 
 
 def test_a_file_may_come_more_than_once() -> None:
-    plan = Plan(iter([b"a", b"b", b"a"]))
+    plan = Plan(lambda first: iter([b"a", b"b", b"a"][first:]))
     for _ in range(3):
         bring(plan)
     assert [plan.read(b"a"), plan.read(b"b"), plan.read(b"a"), plan.read(b"a")] == [Read.READY] * 3 + [None]
@@ -112,15 +112,31 @@ def test_a_reader_that_jumps_ahead_is_followed() -> None:
 def test_of_a_long_plan_only_what_is_near_is_in_memory() -> None:
     drawn = count()
 
-    def endless() -> Iterator[Key]:
+    def endless(_: int) -> Iterator[Key]:
         for _ in count():
             yield key(next(drawn))
 
-    plan = Plan(endless())
+    plan = Plan(endless)
     for number in range(20_000):
         bring(plan)
         plan.read(key(number))
     assert next(drawn) == 20_000 + HORIZON_ENTRIES
+
+
+def test_what_a_reader_leaps_over_is_not_drawn() -> None:
+    """Ten million entries would keep the engine from everything else."""
+    drawn: list[int] = []
+
+    def keys_from(first: int) -> Iterator[Key]:
+        for number in range(first, 20_000_000):
+            drawn.append(number)
+            yield key(number)
+
+    plan = Plan(keys_from)
+    plan.reached(10_000_000)
+    assert plan.read(key(10_000_000 - LAG_ENTRIES)) is Read.MISSED
+    assert bring(plan) == 10_000_000
+    assert len(drawn) == 2 * HORIZON_ENTRIES + LAG_ENTRIES
 
 
 def test_a_plan_that_is_given_up_holds_nothing() -> None:
@@ -170,7 +186,7 @@ CALLS = st.lists(
 @given(calls=CALLS)
 @settings(max_examples=200, deadline=None)
 def test_what_is_held_is_what_was_brought_and_neither_read_nor_left_behind(calls: list[tuple[str, int]]) -> None:
-    plan, held = Plan(map(key, range(40))), set[int]()
+    plan, held = numbered(40), set[int]()
     for call, number in calls:
         match call:
             case "bring" if plan.can_take:

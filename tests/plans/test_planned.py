@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,6 +23,10 @@ FILE_BYTES = 100_000
 
 def keys(entries: int, prefix: bytes = b"") -> list[Key]:
     return [b"%s%d" % (prefix, number) for number in range(entries)]
+
+
+def listed(order: list[Key]) -> Callable[[int], Iterator[Key]]:
+    return lambda first: iter(order[first:])
 
 
 class Store:
@@ -81,7 +85,7 @@ def test_a_steady_reader_finds_all_but_the_first_files(each_s: float) -> None:
     async def scenario() -> None:
         async with runner(lead_min=16) as ours:
             store, order = Store(), keys(3000)
-            ours.planned.start(Plan(iter(order)), ORIGIN, store.bring)
+            ours.planned.start(Plan(listed(order)), ORIGIN, store.bring)
             await trio.sleep(LATENCY_S)  # as long as its first file would take
             await read_all(ours.planned, order, each_s=each_s)
             assert sorted(store.asked) == sorted(order)  # trio begins tasks in any order
@@ -96,7 +100,7 @@ def test_no_more_is_under_way_and_ahead_than_allowed() -> None:
     async def scenario() -> None:
         async with runner(budget_bytes=5_000_000, at_once=7, lead_min=1000) as ours:
             store, order = Store(), keys(500)
-            ours.planned.start(Plan(iter(order)), ORIGIN, store.bring)
+            ours.planned.start(Plan(listed(order)), ORIGIN, store.bring)
             await trio.sleep(10)
             assert store.most == 7
             full = len(store.asked)
@@ -115,7 +119,7 @@ def test_what_no_tier_keeps_is_brought_only_as_far_as_memory_has_room_for_it() -
     async def scenario() -> None:
         async with runner(spare_bytes=1_000_000, at_once=4, lead_min=1000) as ours:
             store = Store(kept=False)
-            ours.planned.start(Plan(iter(keys(500))), ORIGIN, store.bring)
+            ours.planned.start(Plan(listed(keys(500))), ORIGIN, store.bring)
             await trio.sleep(10)
             assert ours.planned.held_bytes <= 1_000_000 + 4 * FILE_BYTES
 
@@ -127,7 +131,7 @@ def test_the_reader_that_is_nearest_to_what_is_missing_comes_first() -> None:
         async with runner(at_once=2, lead_min=100) as ours:
             store = Store()
             for rank in (b"a", b"b", b"c"):
-                ours.planned.start(Plan(iter(keys(500, rank))), ORIGIN, store.bring)
+                ours.planned.start(Plan(listed(keys(500, rank))), ORIGIN, store.bring)
             await trio.sleep(45 * LATENCY_S)
             of_each = [sum(key.startswith(rank) for key in store.asked) for rank in (b"a", b"b", b"c")]
             assert max(of_each) - min(of_each) <= 2
@@ -140,7 +144,7 @@ def test_absent_and_failing_files_are_counted_and_disturb_nobody() -> None:
         async with runner(at_once=4) as ours:
             store, order = Store(), keys(100)
             store.errors = {order[3]: Absent("no such file"), order[5]: Busy("busy")}
-            ours.planned.start(Plan(iter(order)), ORIGIN, store.bring)
+            ours.planned.start(Plan(listed(order)), ORIGIN, store.bring)
             await trio.sleep(2)
             assert set(store.asked) == set(order)
             del store.errors[order[5]]
@@ -158,7 +162,7 @@ def test_a_busy_origin_is_not_asked_for_everything_at_once() -> None:
         async with runner(at_once=4) as ours:
             store, order = Store(), keys(1000)
             store.errors = {key: Busy("busy") for key in order}
-            ours.planned.start(Plan(iter(order)), ORIGIN, store.bring)
+            ours.planned.start(Plan(listed(order)), ORIGIN, store.bring)
             await trio.sleep(5)
             assert len(store.asked) <= 4 * 10
 
@@ -169,9 +173,9 @@ def test_a_plan_that_ends_makes_room_for_the_next() -> None:
     async def scenario() -> None:
         async with runner(budget_bytes=1_048_576, lead_min=1000) as ours:
             store = Store()
-            first = ours.planned.start(Plan(iter(keys(500, b"a"))), ORIGIN, store.bring)
+            first = ours.planned.start(Plan(listed(keys(500, b"a"))), ORIGIN, store.bring)
             await trio.sleep(1)
-            ours.planned.start(Plan(iter(keys(500, b"b"))), ORIGIN, store.bring)
+            ours.planned.start(Plan(listed(keys(500, b"b"))), ORIGIN, store.bring)
             await trio.sleep(1)
             assert not any(key.startswith(b"b") for key in store.asked)
             ours.planned.end(first)

@@ -157,7 +157,7 @@ class Plans:
             origin = _origin(about)
             if self._engine.trees.get(origin) is not None:
                 with self._giving_up(name):
-                    position = int(about.pop("position"))
+                    position = max(0, int(about.pop("position")))
                     self._run(name, self._engine.namespace(origin, about["profile"]), about, position=position)
                     del self._waiting[name]
 
@@ -190,7 +190,7 @@ class Plans:
     def _run(self, name: str, namespace: Namespace, about: dict[str, Any], *, position: int) -> None:
         most_bytes = self._engine.config.plan.budget_bytes // 4
         running = self._engine.planned.start(
-            Plan(keys_of(self._path(name, _KEYS), skip=position), position=position),
+            Plan(partial(keys_of, self._path(name, _KEYS)), position=position),
             namespace.origin_id,
             partial(bring, namespace, self._engine.cache, most_bytes=most_bytes),
             partial(push, namespace, self._engine.cache),
@@ -225,7 +225,7 @@ def _position(path: Path, key: Key, skip: int) -> int:
     return next((number for number, other in enumerate(keys_of(path, skip=skip), skip) if other == key), -1)
 
 
-def keys_of(path: Path, *, skip: int = 0) -> Iterator[Key]:
+def keys_of(path: Path, skip: int = 0) -> Iterator[Key]:
     """The keys of a plan's file after the first ``skip``, read as they are asked for. A file that cannot be read (any
     more) has no more keys."""
     try:
@@ -242,6 +242,11 @@ def keys_of(path: Path, *, skip: int = 0) -> Iterator[Key]:
                 return
             if not data:
                 return
-            *keys, rest = (rest + data).split(b"\0")
+            data = rest + data
+            here = data.count(b"\0")
+            if here <= skip:  # most of millions: no key of these is made
+                skip, rest = skip - here, data[data.rfind(b"\0") + 1 :]
+                continue
+            *keys, rest = data.split(b"\0")
             yield from keys[skip:]
-            skip = max(0, skip - len(keys))
+            skip = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from tiercache.model import Key, VersionId
@@ -57,13 +57,17 @@ class Step:
 
 
 class Plan:
-    """``keys`` in the order in which they will be read, from the entry number ``position`` on."""
+    """Keys in the order in which they will be read, from the entry number ``position`` on. ``keys_from`` gives those
+    from any number on."""
 
-    def __init__(self, keys: Iterator[Key], *, position: int = 0, horizon: int = HORIZON_ENTRIES) -> None:
-        self._keys = keys
+    def __init__(
+        self, keys_from: Callable[[int], Iterator[Key]], *, position: int = 0, horizon: int = HORIZON_ENTRIES
+    ) -> None:
+        self._keys_from = keys_from
+        self._keys = keys_from(position)
         self._horizon = horizon
         self._next = position
-        """Number of the next entry of ``keys``."""
+        """Number of the next entry of ``_keys``."""
         self._steps: deque[Step] = deque()
         """The entries from the hindmost that is waited for up to the horizon."""
         self._by_key: dict[Key, deque[Step]] = {}
@@ -78,7 +82,7 @@ class Plan:
         self.skipped = 0
         """Entries that were brought, and left behind unread."""
         self.ended = False
-        """Whether ``keys`` has no more."""
+        """Whether ``_keys`` has no more."""
         self._look_ahead()
 
     @property
@@ -203,14 +207,16 @@ class Plan:
                 del self._by_key[step.key]
 
     def _look_ahead(self) -> None:
+        if self._next < self.front - LAG_ENTRIES and not self.ended:  # perhaps by millions: it begins in mid-epoch
+            self._next = self.front - LAG_ENTRIES
+            self._keys = self._keys_from(self._next)
         while not self.ended and self._next < self.front + self._horizon:
             key = next(self._keys, None)
             if key is None:
                 self.ended = True
                 return
-            if self._next >= self.front - LAG_ENTRIES:
-                step = Step(self._next, key)
-                self._steps.append(step)
-                self._by_key.setdefault(key, deque()).append(step)
-                self._unsent.append(step)
+            step = Step(self._next, key)
+            self._steps.append(step)
+            self._by_key.setdefault(key, deque()).append(step)
+            self._unsent.append(step)
             self._next += 1
