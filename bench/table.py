@@ -15,7 +15,7 @@ from tiercache.bench.workloads import Workload
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH_WITHOUT_TERMINAL = 150
+WIDTH_WITHOUT_TERMINAL = 165
 SOURCES_WIDTH = 15
 """Of the column that says where bytes came from, which takes more than one line where there is no room."""
 NARROW_TARGETS = 3

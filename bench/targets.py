@@ -132,7 +132,7 @@ def epoch_targets(*, blind: bool, mount: bool, peers: Sequence[str]) -> list[Tar
         found += [Target(MOUNT, "plain", Role.CACHED, Call.OPEN, mounted=True)]
     found += [Target(OURS_CAT, "fsspec", Role.CACHED, Call.CAT)]
     if blind:
-        found += [Target(S3FS_CAT, "fsspec", Role.ORIGIN, Call.CAT, program="s3fs cat_file()")]
+        found += [Target(S3FS_CAT, "fsspec", Role.ORIGIN, Call.CAT, program="plain s3fs")]
         found += [
             Target(f"{peer} mount, open()", "plain", Role.PEER, Call.OPEN, mounted=True, program=peer) for peer in peers
         ]
