@@ -187,6 +187,19 @@ def test_random_order_over_many_directories() -> None:
     assert len(directories.asked) <= 2000
 
 
+def test_misses_of_random_order_count_as_no_faults_of_scans() -> None:
+    files = names(2000)
+    reader = Reader(Directories(d=files))
+    order = keys(files)
+    random.Random(1).shuffle(order)
+    faults = 0
+    for key in order[:500]:
+        if reader.guess.read(key) is None:
+            faults += reader.guess.missed(key)
+        reader.bring()
+    assert faults <= 10
+
+
 def test_a_scan_after_random_reads_is_seen_though_later() -> None:
     files = names(20000)
     reader = Reader(Directories(d=files))

@@ -53,7 +53,7 @@ class Guess:
 
     def missed(self, key: Key) -> bool:
         """Somebody opens a file that was neither here nor guessed. Whether it should have been: it lies in a scan that
-        has been right before."""
+        has been right often enough."""
         if not self._observe(key):
             return False
         directory, _, name = key.rpartition(b"/")
@@ -62,7 +62,7 @@ class Guess:
             return False
         self._feed(scan)
         self._prune(scan)
-        return scan.trust.used > 0
+        return scan.trust.proven
 
     def read(self, key: Key) -> Read | None:
         """Somebody opens a file. None if it was not guessed."""
