@@ -34,6 +34,7 @@ def complaint_of(path: Path | None = None, overrides: dict[str, object] | None =
         ("[nvme]\npolicy = 'lfuu'", "nvme.policy: 'lfuu' is not known, did you mean 'lfu'?; allowed: auto, s3fifo, wtinylfu, sieve, arc, lfu, gdsf, lru, fifo, hold"),
         ("[ram]\npolicy = 'planned'", "ram.policy: 'planned' is not known; allowed: auto, s3fifo, wtinylfu, sieve, arc, lfu, gdsf, lru, fifo, hold"),
         ("[nvme]\ndaily_writes_max = '5'", "nvme.daily_writes_max: '5' is not understood; allowed: bytes a day such as 500GB (at least 1MiB), or inf"),
+        ("[nvme]\nexclude = ['*.tmp', '']", "nvme.exclude.1: is empty; allowed: text in quotes"),
         ("[nvme]\nmax_object_share = 2", "nvme.max_object_share: 2 is out of range; allowed: at most 1"),
         ("[fetch]\nconcurrency = 0", "fetch.concurrency: 0 is out of range; allowed: at least 1"),
         ("[fetch]\nconcurrency = 'many'", "fetch.concurrency: 'many' is of the wrong kind; allowed: a whole number"),

@@ -28,7 +28,7 @@ def _windows(texts: tuple[str, ...]) -> tuple[str, ...]:
 Share = Annotated[Size, BeforeValidator(_share), PlainSerializer(str, return_type=str)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_split)]
 """Glob patterns: a list, or one text with a comma between them."""
 Rate = Annotated[float, BeforeValidator(parse_rate)]
 """Bytes per second; inf: as fast as it goes."""
