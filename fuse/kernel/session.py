@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import select
+import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -88,6 +89,9 @@ class KernelDriver:
         self._count_inline = metrics.mount_requests.labels(how="inline").inc
         self._count_waiting = metrics.mount_requests.labels(how="waiting").inc
         self._descriptor = -1
+        self._notices = threading.Lock()
+        self._notifying = 0  # threads that send a notice now
+        self._closing = False
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._in_a_row = 0  # requests taken since other tasks last had a turn, and when that was
@@ -322,10 +326,25 @@ class KernelDriver:
 
     def _notify(self, notice: Notice, *body: bytes | memoryview) -> None:
         header = wire.OUT_HEADER.pack(wire.OUT_HEADER.size + sum(map(len, body)), notice, 0)
-        os.writev(self._descriptor, [header, *body])
+        with self._notices:
+            if self._closing:
+                raise OSError(errno.ENODEV, "the session is over")
+            self._notifying += 1
+        try:
+            os.writev(self._descriptor, [header, *body])
+        finally:
+            with self._notices:
+                self._notifying -= 1
+                self._close_if_unused()
 
     def close(self) -> None:
         """Give up the session; the mount point must be unmounted before."""
-        if self._descriptor >= 0:
+        with self._notices:
+            self._closing = True
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        """Other threads send notices: a descriptor that is closed under them may be that of any file a moment later."""
+        if self._closing and not self._notifying and self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
