@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiercache.model import Key, VersionId
 from tiercache.readahead import Plan, Read
-from tiercache.readahead.plan import HORIZON_ENTRIES, LAG_ENTRIES
+from tiercache.readahead.plan import BEHIND_ENTRIES, HORIZON_ENTRIES, LAG_ENTRIES
 
 
 def key(number: int) -> Key:
@@ -98,6 +98,18 @@ def test_what_is_left_far_behind_is_not_waited_for() -> None:
     assert (plan.skipped, plan.held_bytes) == (4, 60)
     assert plan.read(key(3)) is None
     assert plan.read(key(4)) is Read.READY
+
+
+def test_what_hindmost_workers_come_to_is_sent_for_before_what_lies_ahead() -> None:
+    """The foremost worker has its batch, the others have not begun theirs."""
+    plan = numbered(2 * BEHIND_ENTRIES)
+    assert [bring(plan), bring(plan)] == [0, 1]
+    plan.reached(BEHIND_ENTRIES)
+    assert plan.read(key(3)) is Read.MISSED
+    assert [bring(plan), bring(plan), bring(plan)] == [2, 4, 5]
+    plan.reached(BEHIND_ENTRIES + 100)
+    assert bring(plan) == 100, "what is too far behind was read, or is not going to be"
+    assert plan.lead == 0
 
 
 def test_a_reader_that_jumps_ahead_is_followed() -> None:

@@ -62,21 +62,21 @@ def test_the_kernel_reads_them_without_asking(data: Mounted, short_engine: Engin
     assert len([path.stat() for path in (data.path / "d").iterdir()]) == FILES  # now it knows them
     with planner_of(paths).begin() as plan:
         reached(plan, 20)
-        wait_for(lambda: figures(short_engine, "pushed_files_total").get("pushed") == AHEAD)
+        wait_for(lambda: figures(short_engine, "pushed_files_total").get("pushed") == 20 + AHEAD)
         before = sum(figures(short_engine, "mount_requests_total").values())
         for number in range(20, 20 + AHEAD):
             assert Path(paths[number]).read_bytes() == content(number)
         assert sum(figures(short_engine, "mount_requests_total").values()) == before
         reached(plan, 20 + AHEAD)
-        wait_for(lambda: figures(short_engine, "pushed_files_total").get("pushed") == 2 * AHEAD)
-    assert figures(short_engine, "plan_reads_total")["ready"] == AHEAD, "nobody saw them read"
+        wait_for(lambda: figures(short_engine, "pushed_files_total").get("pushed") == 20 + 2 * AHEAD)
+    assert figures(short_engine, "plan_reads_total")["ready"] == 20 + AHEAD, "nobody saw them read"
 
 
 def test_what_the_kernel_does_not_know_is_left_to_its_read(data: Mounted, short_engine: EngineProcess) -> None:
     paths = paths_in(data)
     with planner_of(paths).begin() as plan:
         reached(plan, 20)
-        wait_for(lambda: figures(short_engine, "pushed_files_total").get("unknown") == AHEAD)
+        wait_for(lambda: figures(short_engine, "pushed_files_total").get("unknown") >= AHEAD)
         for number in range(20, 20 + AHEAD):
             assert Path(paths[number]).read_bytes() == content(number)
     assert figures(short_engine, "pushed_files_total").get("pushed", 0) == 0
@@ -102,7 +102,7 @@ def test_what_was_pushed_and_then_replaced_is_read_as_it_is_now(
     for writable in mounted_for(short_engine, source, tmp_path / "writable", "kernel"):
         with planner_of(paths).begin() as plan:
             reached(plan, 20)
-            wait_for(lambda: figures(short_engine, "pushed_files_total").get("pushed") == AHEAD)
+            wait_for(lambda: figures(short_engine, "pushed_files_total").get("pushed") == 20 + AHEAD)
             (writable.path / "d/f20").write_bytes(b"new")
             (writable.path / "d/f21").write_bytes(content(99))
             short_engine.drain()

@@ -22,6 +22,10 @@ LAG_ENTRIES: Final = 2048
 entry that stays behind the foremost read by more than this is not waited for."""
 
 
+BEHIND_ENTRIES: Final = 1024
+"""A loader hands its workers a batch each, and some in advance: the foremost is so much ahead of the hindmost. What is
+behind the foremost and not read is what somebody comes to next."""
+
 TRIES_MAX: Final = 8
 """A file that fails so often is left to its reader."""
 
@@ -121,9 +125,14 @@ class Plan:
         return step
 
     def _peek(self) -> Step | None:
-        while self._unsent and (self._unsent[0].read or self._unsent[0].position < self.front):
+        hindmost = self.front - BEHIND_ENTRIES
+        while self._unsent and (self._unsent[0].read or self._unsent[0].position < hindmost):
             self._unsent.popleft()  # whoever reads it fetches it
         return self._unsent[0] if self._unsent else None
+
+    def waiting(self) -> Iterator[Step]:
+        """What is here for its reader."""
+        return (step for step in self._steps if step.ready and not step.read)
 
     def brought(self, step: Step, version: VersionId, size_bytes: int) -> None:
         """What was sent for is here, as the bytes of a version."""
@@ -218,5 +227,6 @@ class Plan:
             step = Step(self._next, key)
             self._steps.append(step)
             self._by_key.setdefault(key, deque()).append(step)
-            self._unsent.append(step)
+            if step.position >= self.front:  # it leapt over the others
+                self._unsent.append(step)
             self._next += 1

@@ -160,7 +160,10 @@ class Planned:
 
     def reached(self, running: Running[Any], position: int) -> None:
         """A reader tells where it is."""
-        running.told = True
+        if not running.told:
+            running.told = True
+            for step in running.plan.waiting():
+                step.pushed = running.push(step.key)
         for _ in range(running.plan.reached(position)):
             self._note_read(running, Read.READY)
         self._told(running)
@@ -226,8 +229,8 @@ class Planned:
         following: tuple[Running[Any], Step] | None = running, step
         while following is not None:
             await self._bring(*following)
-            self._go_on()
             following = self._next()
+            self._go_on()
 
     def _has_room(self) -> bool:
         ahead_bytes = self.held_bytes + (self._in_flight + 1) * self._mean_bytes
@@ -246,7 +249,7 @@ class Planned:
             running.plan.failed(step, again=again)
         else:
             running.plan.brought(step, brought.version, brought.size_bytes)
-            if running.told and not step.read and step.position >= running.plan.front:
+            if running.told and not step.read:
                 step.pushed = running.push(step.key)
             self._note(running, brought, trio.current_time() - began_s)
         finally:
