@@ -21,8 +21,8 @@ import trio
 from tiercache.errors import TierCacheError
 
 LANDED_AT_ONCE: Final = 64
-"""So many are landed before other tasks get a turn, for which a mount's requests wait. With an eighth of it a file takes
-a quarter more processor time: threads are woken for one call each, and then wait for the interpreter."""
+"""So many are landed before other tasks get a turn, for which a mount's requests wait. With an eighth of it a file
+takes a quarter more processor time: threads are woken for one call each, and then wait for the interpreter."""
 
 T = TypeVar("T")
 R = TypeVar("R")
