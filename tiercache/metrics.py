@@ -45,6 +45,10 @@ class Metrics:
         self.capacity_bytes = self._gauge("capacity_bytes", "Most bytes a tier may hold", "tier")
         self.kept_bytes = self._gauge("kept_bytes", "Bytes of checkpoints that the NVMe tier does not evict")
         self.pinned_bytes = self._gauge("pinned_bytes", "Bytes of pinned files that were kept from an eviction")
+        self.quota_bytes = self._gauge("quota_bytes", "Bytes in the NVMe tier that count against a quota", "rule")
+        self.quota_capacity_bytes = self._gauge(
+            "quota_capacity_bytes", "Most bytes that a quota lets the NVMe tier hold", "rule"
+        )
         self.pins_over = self._counter(
             "pins_over", "Pinned files that were evicted because nvme.pinned_share_max was used up"
         )

@@ -136,7 +136,7 @@ def test_a_tier_hits_and_evicts_as_the_simulation_does(name: str, tmp_path: Path
             in_tier.access(version)
         elif reservation := tier.reserve(version, size, object_bytes=size, name=key):
             reservation.settle()
-    counts = replay(simulated, capacity, trace, max_object_bytes=tier.max_object_bytes)
+    counts = replay(simulated, capacity, trace, max_object_bytes=capacity // 2)
     assert hits == counts.hits > 0
     assert len(in_tier) == len(simulated) == len(tier)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -12,48 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rig.small_disk import free_bytes, small_disk
+from rig.tiers import UNIT, Clock, fill, make_tier, version
 from tiercache.metrics import Metrics
-from tiercache.model import Tier, VersionId
+from tiercache.model import Tier
 from tiercache.policies import make_policy
 from tiercache.tier import FileTier, Reservation, write_extent
 from tiercache.tier.health import FAILURES_BEFORE_OUT, FIRST_PAUSE_S
-from tiercache.units import KIB, MIB
-
-UNIT = 4 * KIB
-
-
-def version(number: int) -> VersionId:
-    return VersionId(number.to_bytes(16, "big"))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def make_tier(directory: Path, *, units: int = 10, policy: str = "lru", clock: Clock | None = None) -> FileTier:
-    return FileTier(
-        Tier.NVME,
-        directory,
-        capacity_bytes=units * UNIT,
-        free_space_floor_bytes=0,
-        policy=make_policy(policy, units * UNIT),
-        metrics=Metrics(),
-        max_object_share=1.0,
-        clock=clock or Clock(),
-    )
-
-
-def fill(tier: FileTier, number: int, size_bytes: int) -> bool:
-    reservation = tier.reserve(version(number), size_bytes, object_bytes=size_bytes)
-    if reservation is None:
-        return False
-    write_extent(tier.path(version(number)), 0, bytes(size_bytes), size_bytes=size_bytes)
-    reservation.settle()
-    return True
+from tiercache.units import MIB
 
 
 def test_files_are_charged_as_the_disk_charges_them(tmp_path: Path) -> None:
@@ -82,21 +48,21 @@ def test_fills_in_flight_take_their_room_at_once(tmp_path: Path) -> None:
     tier = make_tier(tmp_path, units=4)
     in_flight = {version(1), version(2)}
     tier.is_pinned = in_flight.__contains__
-    first = tier.reserve(version(1), 2 * UNIT, object_bytes=2 * UNIT)
-    second = tier.reserve(version(2), 2 * UNIT, object_bytes=2 * UNIT)
+    first = tier.reserve(version(1), 2 * UNIT, object_bytes=2 * UNIT, name=b"")
+    second = tier.reserve(version(2), 2 * UNIT, object_bytes=2 * UNIT, name=b"")
     assert first is not None
     assert second is not None
     assert tier.used_bytes == 4 * UNIT
-    assert tier.reserve(version(3), 1, object_bytes=1) is None
+    assert tier.reserve(version(3), 1, object_bytes=1, name=b"") is None
     first.cancel()
     assert tier.used_bytes == 2 * UNIT
-    assert tier.reserve(version(3), 1, object_bytes=1) is not None
+    assert tier.reserve(version(3), 1, object_bytes=1, name=b"") is not None
 
 
 def test_a_version_dropped_in_flight_stays_charged_until_its_fill_ends(tmp_path: Path) -> None:
     """The bytes are still being written somewhere; a file that the late fill made again is removed."""
     tier = make_tier(tmp_path)
-    reservation = tier.reserve(version(1), UNIT, object_bytes=UNIT)
+    reservation = tier.reserve(version(1), UNIT, object_bytes=UNIT, name=b"")
     assert reservation is not None
     tier.drop(version(1))
     assert tier.used_bytes == UNIT
@@ -109,7 +75,7 @@ def test_a_version_dropped_in_flight_stays_charged_until_its_fill_ends(tmp_path:
 def test_a_few_blocks_of_a_large_object_take_the_room_of_a_few_blocks(tmp_path: Path) -> None:
     """Extents are charged, not the object's size."""
     tier = make_tier(tmp_path, units=10)
-    reservation = tier.reserve(version(1), 2 * UNIT, object_bytes=10 * UNIT)
+    reservation = tier.reserve(version(1), 2 * UNIT, object_bytes=10 * UNIT, name=b"")
     assert reservation is not None
     reservation.settle()
     assert tier.charged_bytes(version(1)) == 2 * UNIT
@@ -203,19 +169,25 @@ def test_the_floor_holds_when_others_fill_the_disk(disk: Path) -> None:
     assert fill(tier, 21, MIB)
 
 
+def name_of(number: int) -> bytes:
+    return b"job/%d" % number if number % 2 else b"%d" % number
+
+
 class TierAccount(RuleBasedStateMachine):
     """Any order of fills, failures, drops and evictions: used is the sum of what is there and in flight."""
+
+    QUOTAS: ClassVar[dict[str, int]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
-        self.tier = make_tier(Path(self.directory.name), units=8)
+        self.tier = make_tier(Path(self.directory.name), units=8, quotas=self.QUOTAS)
         self.open: list[tuple[int, int, Reservation]] = []
         self.tier.is_pinned = lambda candidate: any(version(number) == candidate for number, _, _ in self.open)
 
     @rule(number=st.integers(0, 5), units=st.integers(1, 4))
     def reserve(self, number: int, units: int) -> None:
-        reservation = self.tier.reserve(version(number), units * UNIT, object_bytes=units * UNIT)
+        reservation = self.tier.reserve(version(number), units * UNIT, object_bytes=units * UNIT, name=name_of(number))
         if reservation is not None:
             self.open.append((number, units, reservation))
 
@@ -235,7 +207,7 @@ class TierAccount(RuleBasedStateMachine):
     @rule(old=st.integers(0, 2), new=st.integers(6, 8))
     def rename(self, old: int, new: int) -> None:
         if version(old) in self.tier and version(new) not in self.tier:
-            self.tier.rename(version(old), version(new))
+            self.tier.rename(version(old), version(new), name=name_of(new))
 
     @invariant()
     def within_capacity(self) -> None:
@@ -248,7 +220,11 @@ class TierAccount(RuleBasedStateMachine):
         assert max(held, in_flight) <= self.tier.used_bytes <= held + in_flight
         if not self.open:
             assert self.tier.used_bytes == held
-        assert len(self.tier.policy) == len(self.tier)
+        assert len(self.tier.policy) + self.in_quotas() == len(self.tier)
+
+    def in_quotas(self) -> int:
+        """Versions that other policies have."""
+        return 0
 
     def teardown(self) -> None:
         for _, _, reservation in self.open:
@@ -260,3 +236,26 @@ class TierAccount(RuleBasedStateMachine):
 
 TestTierAccount = TierAccount.TestCase
 TestTierAccount.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+class QuotaAccount(TierAccount):
+    """The same with a quota of three units for the odd numbers."""
+
+    QUOTAS: ClassVar[dict[str, int]] = {"job/": 3}
+
+    @rule()
+    def trim(self) -> None:
+        self.tier.trim()
+        if not self.open:
+            assert all(room.used_bytes <= room.capacity_bytes for room in self.tier.quotas)
+
+    @invariant()
+    def parts_are_not_negative(self) -> None:
+        assert all(0 <= room.used_bytes <= self.tier.used_bytes for room in self.tier.quotas)
+
+    def in_quotas(self) -> int:
+        return sum(len(room.policy) for room in self.tier.quotas)
+
+
+TestQuotaAccount = QuotaAccount.TestCase
+TestQuotaAccount.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

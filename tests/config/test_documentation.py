@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tiercache.config import PROFILES, Config
+from tiercache.config.quotas import QuotaConfig
 from tiercache.config.schema import ProfileConfig, RuleConfig
 from tiercache.units import format_duration
 
@@ -63,5 +64,6 @@ def test_the_profiles_are_as_the_table_says() -> None:
         assert bool(close) is profile.sync_on_close
 
 
-def test_the_page_names_every_key_of_a_profile_and_of_a_rule() -> None:
-    assert all(f"`{key}`" in PAGE for key in (ProfileConfig.model_fields | RuleConfig.model_fields))
+def test_the_page_names_every_key_of_a_profile_a_rule_and_a_quota() -> None:
+    keys = ProfileConfig.model_fields | RuleConfig.model_fields | QuotaConfig.model_fields
+    assert all(f"`{key}`" in PAGE for key in keys)

@@ -126,6 +126,34 @@ def test_what_was_refused_is_told_with_its_reason(
     run(scenario)
 
 
+A_QUOTA = [{"path": "*.tmp", "capacity": 250 * KIB}]
+
+
+@pytest.mark.parametrize(
+    ("nvme", "told"),
+    [
+        ({"policy": "hold", "quotas": A_QUOTA}, "its quota is full (nvme.quotas)"),
+        (
+            {"max_object_share": 0.3, "quotas": A_QUOTA},
+            "larger than one object may be in its quota (nvme.quotas, nvme.max_object_share)",
+        ),
+    ],
+)
+def test_what_its_quota_refused_is_told(s3_ground: Ground, say: Say, nvme: dict[str, Any], told: str) -> None:
+    ground = in_one_tier(s3_ground, **nvme)
+    put(ground, "a.tmp", "b.tmp", "c.tmp", "d")
+
+    async def scenario() -> None:
+        async with ground.engine() as (engine, names):
+            await reads(ground, names, "c.tmp", "b.tmp", "a.tmp", "d")()
+            said = say(await why(engine, ground, "a.tmp"))["nvme"]
+            assert without_times(said) == ["not here", "counts against the quota of *.tmp", f"not let in THEN: {told}"]
+            said = say(await why(engine, ground, "d"))["nvme"]
+            assert without_times(said) == ["all of it is here", "let in THEN"]
+
+    run(scenario)
+
+
 def test_what_was_evicted_is_told_with_what_needed_its_room(s3_ground: Ground, say: Say) -> None:
     ground = in_one_tier(s3_ground, capacity=250 * KIB, policy="lru")
     put(ground, "a", "b", "c")

@@ -233,7 +233,7 @@ class Cache:
         """Clients read these complete copies by themselves."""
         for version in versions:
             for tier in self._copies.tiers.values():
-                tier.policy.access(version)
+                tier.accessed(version)
             if self._promoter.is_promoted(version):
                 continue  # before the record is looked up: these are most of the hits
             record = self._copies.records.find(version)

@@ -21,7 +21,9 @@ def adopt(copies: Copies, version: VersionRef, path: str, checksums: bytes) -> b
     if nvme is None or not _is_whole(version, path, checksums):
         return False
     copies.drop(version.id)
-    reservation = nvme.reserve(version.id, version.size_bytes, object_bytes=version.size_bytes)
+    reservation = nvme.reserve(
+        version.id, version.size_bytes, object_bytes=version.size_bytes, name=version.key, is_there=True
+    )
     if reservation is None:
         return False
     try:
@@ -65,7 +67,7 @@ def rebind(copies: Copies, old: VersionId, new: VersionRef) -> None:
     copies.close_files(old)
     copies.on_lost(old)
     moved = [copy for copy in record.copies if copy.tier in copies.tiers]
-    moved = [now for copy in moved if (now := _move(copies.tiers[copy.tier], old, new.id, copy)) is not None]
+    moved = [now for copy in moved if (now := _move(copies.tiers[copy.tier], old, new, copy)) is not None]
     if moved:
         named = record._replace(origin=new.origin_id, key=new.key, etag=new.etag, copies=tuple(moved))
         copies.records.put(new.id, named)
@@ -95,15 +97,16 @@ def _record(copies: Copies, version: VersionRef, identity: FileIdentity, checksu
     return copies.record(version, complete=True, residency=residency, copies=[copy])
 
 
-def _move(tier: FileTier, old: VersionId, new: VersionId, copy: Copy) -> Copy | None:
+def _move(tier: FileTier, old: VersionId, new: VersionRef, copy: Copy) -> Copy | None:
     try:
         before = os.lstat(tier.path(old))
-        identity = _rename(tier.path(old), tier.path(new))
+        identity = _rename(tier.path(old), tier.path(new.id))
     except OSError as error:
         tier.failed(error, "renaming a file")
         tier.drop(old)
         return None
-    tier.rename(old, new)
+    if not tier.rename(old, new.id, name=new.key):
+        return None
     unchanged = FileIdentity.of(before)[:2] == (copy.inode, copy.ctime_ns)
     # The rename changes the ctime. A file that somebody else had changed before stays distrusted.
     return copy._replace(ctime_ns=identity.ctime_ns if unchanged else 0)

@@ -55,7 +55,7 @@ class Promoter:
     def consider(self, version: VersionId, size_bytes: int) -> None:
         """An NVMe copy was read. Never blocks, never raises."""
         ram = self._ram
-        if ram is None or version in ram or not ram.takes(size_bytes):
+        if ram is None or version in ram or not ram.takes(size_bytes, b""):
             return
         if len(self._running) >= MAX_PROMOTIONS or not (ram.has_room(size_bytes) or self._second_hit(version)):
             return

@@ -101,7 +101,7 @@ class Reader:
                 self._hit(version, location.tier, 0)
             return location
         nvme = self._copies.tiers.get(Tier.NVME)
-        if nvme is None or not nvme.takes(version.size_bytes):
+        if nvme is None or not nvme.takes(version.size_bytes, version.key):
             return None
         blocks = blocks_of(offset, length)
         with self._states.use(version) as state:
@@ -221,8 +221,8 @@ class Reader:
         return await self._read_past_tiers(version, offset, length)
 
     def _is_streamed(self, version: VersionRef) -> bool:
-        """Whether no tier is for objects of this size, so that its bytes only pass through memory."""
-        return not any(tier.takes(version.size_bytes) for tier in self._copies.tiers.values())
+        """Whether no tier is for this object, so that its bytes only pass through memory."""
+        return not any(tier.takes(version.size_bytes, version.key) for tier in self._copies.tiers.values())
 
     async def _stream(self, version: VersionRef, state: VersionState, offset: int, length: int) -> bytes | memoryview:
         """By whole blocks as long as there is memory to keep them for the next step of the reader; else these bytes and
@@ -318,7 +318,7 @@ class Reader:
         self._count_hits[tier].inc()
         self._count_bytes[tier].inc(length)
         for files in self._copies.tiers.values():
-            files.policy.access(version.id)
+            files.accessed(version.id)
         if tier != Tier.RAM:
             self._promoter.consider(version.id, version.size_bytes)
 
@@ -329,7 +329,7 @@ class Reader:
         self._count_misses.inc()
         self._count_origin_bytes.inc(length)
         for files in self._copies.tiers.values():
-            files.policy.access(version.id)
+            files.accessed(version.id)
 
 
 def _length_of(version: VersionRef, blocks: range) -> int:

@@ -38,6 +38,7 @@ class _Kept(NamedTuple):
     used_ns: int
     version: VersionId
     charged_bytes: int
+    name: bytes
 
 
 async def recover(copies: Copies) -> Recovered:
@@ -53,7 +54,7 @@ async def recover(copies: Copies) -> Recovered:
     await trio.to_thread.run_sync(_delete, garbage)
     for files in _working(nvme):
         for entry in sorted(kept.values()):
-            files.restore(entry.version, entry.charged_bytes)
+            files.restore(entry.version, entry.charged_bytes, name=entry.name)
         files.trim()
     return Recovered(len(kept), dropped, len(garbage))
 
@@ -85,7 +86,7 @@ def _settle(copies: Copies, version: VersionId, record: VersionRecord, file: Fou
         return None
     if record.copies != (copy,):
         copies.records.put(version, record._replace(copies=(copy,)))
-    return _Kept(file.used_ns, version, _charge(record))
+    return _Kept(file.used_ns, version, _charge(record), record.key)
 
 
 def _charge(record: VersionRecord) -> int:

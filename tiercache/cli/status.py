@@ -40,7 +40,7 @@ def print_engine(status: dict[str, Any]) -> None:
         console.print("        no supervisor: the mounts would end with a crash of the engine")
     elif engine["restarts"]:
         console.print(f"        replaced {format_count(engine['restarts'], 'time')}, see its engine.log")
-    parts: list[Any] = ["", _tiers(status), *_out_of_use(status), ""]
+    parts: list[Any] = ["", _tiers(status), *_out_of_use(status), *_quotas(status), ""]
     if status["mounts"]:
         parts += [_mounts(status["mounts"]), ""]
     console.print(Group(*parts, _dirty_line(status), *_dirty(status["dirty"]), *_changes(status.get("changes", []))))
@@ -71,6 +71,12 @@ def _out_of_use(status: dict[str, Any]) -> Iterator[Text]:
     for name, tier in status["tiers"].items():
         if tier.get("state") in ("out", "probing"):
             yield Text(f"out of use: the {name} tier, whose disk fails or is slow; see engine.log")
+
+
+def _quotas(status: dict[str, Any]) -> Iterator[Text]:
+    for quota in status.get("quotas", []):  # an engine of an earlier release does not tell
+        used, capacity = format_size(quota["used_bytes"]), format_size(quota["capacity_bytes"])
+        yield Text(f"quota   {used} of {capacity} for {quota['path']}")
 
 
 def _mounts(mounts: list[dict[str, Any]]) -> Table:

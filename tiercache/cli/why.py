@@ -16,6 +16,8 @@ _REFUSALS: Final = {
     "off": "the tier is off",
     "disk out of use": "its disk fails or is slow",
     "too large": "larger than one object may be (nvme.max_object_share)",
+    "too large for its quota": "larger than one object may be in its quota (nvme.quotas, nvme.max_object_share)",
+    "quota": "its quota is full (nvme.quotas)",
     "policy": "the policy {policy} does not let it in",
     "no room": "all that is there is in use or kept",
     "free space": "the disk is too full (nvme.free_space_floor)",
@@ -72,6 +74,8 @@ def _facts(file: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _tier(label: str, tier: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield label, _HERE[tier["here"]]
+    if tier.get("quota"):  # an engine of an earlier release does not tell
+        yield "", f"counts against the quota of {tier['quota']}"
     admission, leaving = tier["admission"], tier["leaving"]
     if admission and not admission["why"]:
         yield "", f"let in {_at(admission['at'])}"

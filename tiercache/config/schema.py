@@ -8,11 +8,20 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tiercache.config.fields import Bytes, Count, Daily, Duration, Patterns, Rate, Share, Windows, at_least
 from tiercache.config.limits import disk_total_bytes, memory_limit_bytes
 from tiercache.config.profiles import PROFILES, Ack, Profile, ProfileName
+from tiercache.config.quotas import Quotas, check_sum
+from tiercache.config.section import Section
 from tiercache.units import GIB, KIB, MIB, Size
 
 PREFIX = "TIERCACHE_"
@@ -60,12 +69,6 @@ def _in_unicode(path: Path) -> Path:
 LocalPath = Annotated[Path, BeforeValidator(_absolute)]
 
 
-class Section(BaseModel):
-    """Base of all sections: constant once read, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, validate_default=True)
-
-
 class RamConfig(Section):
     """The RAM tier: whole versions in files on tmpfs. Off unless asked for: see docs/decisions/0007."""
 
@@ -92,6 +95,8 @@ class NvmeConfig(Section):
     """Globs as those of rules: what is kept; empty = everything."""
     exclude: Patterns = ()
     """What of that is not kept."""
+    quotas: Quotas = ()
+    """Of several that match, the first one counts. What matches none shares the rest of the capacity."""
     daily_writes_max: Daily = math.inf
     """Bytes that reads may write in a day, spread over it: what the disk is meant to bear."""
     second_miss_s: Duration = 0.0
@@ -340,6 +345,13 @@ class Config(Section):
     profiles: dict[ProfileName, ProfileConfig] = Field(default_factory=dict)
     origins: dict[str, OriginConfig] = Field(default_factory=dict)
     rules: tuple[RuleConfig, ...] = ()
+
+    @field_validator("nvme")
+    @classmethod
+    def _quotas_leave_a_rest(cls, nvme: NvmeConfig, info: ValidationInfo) -> NvmeConfig:
+        if nvme.quotas and "cache_dir" in info.data:
+            check_sum(nvme.quotas, nvme.capacity.resolve(disk_total_bytes(info.data["cache_dir"])))
+        return nvme
 
     def profile(self, name: ProfileName) -> Profile:
         """The built-in profile with this configuration's changes."""

@@ -28,7 +28,8 @@ class Status:
         self._engine = engine
 
     def engine(self) -> dict[str, Any]:
-        """``{"engine", "tiers", "dirty", "changes", "uploads", "mounts", "plans", "metrics"}``; bytes, seconds."""
+        """``{"engine", "tiers", "quotas", "dirty", "changes", "uploads", "mounts", "plans", "metrics"}``, in bytes and
+        seconds."""
         engine = self._engine
         figures = engine.metrics.snapshot()
         return {
@@ -41,6 +42,7 @@ class Status:
                 "cache_dir": str(engine.config.cache_dir),
             },
             "tiers": {tier: _tier(figures, tier) for tier in ("ram", "nvme")},
+            "quotas": self._quotas(),
             "dirty": self._dirty(),
             "changes": self._changes(),
             "uploads": {
@@ -65,6 +67,13 @@ class Status:
             "plans": engine.plans.status(),
             "metrics": figures,
         }
+
+    def _quotas(self) -> list[dict[str, Any]]:
+        nvme = self._engine.cache.tiers.get(Tier.NVME)
+        return [
+            {"path": room.rule, "used_bytes": room.used_bytes, "capacity_bytes": room.capacity_bytes}
+            for room in (nvme.quotas if nvme is not None else ())
+        ]
 
     def _dirty(self) -> dict[str, Any]:
         states: dict[str, int] = {}

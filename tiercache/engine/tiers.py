@@ -10,12 +10,13 @@ from pathlib import Path
 from tiercache.config import Config, disk_total_bytes
 from tiercache.decisions import Decisions
 from tiercache.engine.admission import admission_of
+from tiercache.globs import path_pattern
 from tiercache.metrics import Metrics
 from tiercache.model import Tier
 from tiercache.policies import Policy, make_policy
 from tiercache.policies.admission import Admission, AllOf, SecondMiss, WriteBudget
 from tiercache.policies.auto import CANDIDATES, Auto
-from tiercache.tier import FileTier
+from tiercache.tier import FileTier, Quota
 from tiercache.units import format_size
 
 log = logging.getLogger("tiercache.engine")
@@ -23,19 +24,22 @@ log = logging.getLogger("tiercache.engine")
 
 def make_tiers(config: Config, root: Path, metrics: Metrics, decisions: Decisions) -> list[FileTier]:
     """NVMe, and RAM if it has a capacity."""
-    left_bytes = disk_total_bytes(root) - config.free_space_floor_bytes() - config.staging_capacity_bytes()
-    if config.nvme_capacity_bytes() > left_bytes:
-        left = format_size(max(0, left_bytes))
+    free_bytes = disk_total_bytes(root) - config.free_space_floor_bytes() - config.staging_capacity_bytes()
+    if config.nvme_capacity_bytes() > free_bytes:
+        left = format_size(max(0, free_bytes))
         log.warning("nvme.capacity is more than floor and staging leave of the disk of %s: %s", root, left)
     admission = admission_of(config.nvme, time.monotonic())
     _show_admission(admission, metrics)
+    quotas = _quotas(config)
+    left_bytes = config.nvme_capacity_bytes() - sum(quota.capacity_bytes for quota in quotas)
     tiers = [
         FileTier(
             Tier.NVME,
             root / "nvme",
             capacity_bytes=config.nvme_capacity_bytes(),
             free_space_floor_bytes=config.free_space_floor_bytes(),
-            policy=_policy(Tier.NVME, config.nvme.policy, config.nvme_capacity_bytes(), metrics),
+            policy=_policy(Tier.NVME, config.nvme.policy, left_bytes, metrics),
+            quotas=quotas,
             admission=admission,
             metrics=metrics,
             decisions=decisions,
@@ -58,6 +62,15 @@ def make_tiers(config: Config, root: Path, metrics: Metrics, decisions: Decision
             )
         )
     return tiers
+
+
+def _quotas(config: Config) -> list[Quota]:
+    quotas = []
+    for quota in config.nvme.quotas:
+        capacity_bytes = quota.capacity.resolve(config.nvme_capacity_bytes())
+        policy = make_policy(config.nvme.policy, capacity_bytes)
+        quotas.append(Quota(quota.path, path_pattern(quota.path), capacity_bytes, policy))
+    return quotas
 
 
 def _policy(tier: Tier, name: str, capacity_bytes: int, metrics: Metrics) -> Policy:

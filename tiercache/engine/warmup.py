@@ -193,7 +193,8 @@ class Warmups:
             cache.welcome(version.id)
             if await cache.ensure(version, 0, entry.size_bytes) is None:
                 raise NoSpace(
-                    "does not fit into the cache, or was not admitted: nvme.policy, include, exclude, daily_writes_max"
+                    "does not fit into the cache, or was not admitted: "
+                    "nvme.policy, include, exclude, quotas, daily_writes_max"
                 )
             job.resident_files += 1
             job.resident_bytes += entry.size_bytes

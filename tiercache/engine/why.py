@@ -62,7 +62,8 @@ class Why:
         return {
             "here": "" if not has or record is None else "all" if record.complete else "part",
             "policy": files.policy.name,
-            "shuts_out": files.shuts_out(entry.size_bytes),
+            "shuts_out": files.shuts_out(entry.size_bytes, place.key),
+            "quota": files.rule(place.key),
             "admission": self._told(decided.get((Topic.ADMISSION, files.tier))),
             "leaving": self._told(decided.get((Topic.LEAVING, files.tier))),
         }

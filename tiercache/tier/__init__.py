@@ -2,6 +2,7 @@
 
 from tiercache.tier.files import FileIdentity, read_extent, write_extent
 from tiercache.tier.health import DiskState
+from tiercache.tier.rooms import Quota, Room
 from tiercache.tier.tier import FileTier, Reservation
 
-__all__ = ["DiskState", "FileIdentity", "FileTier", "Reservation", "read_extent", "write_extent"]
+__all__ = ["DiskState", "FileIdentity", "FileTier", "Quota", "Reservation", "Room", "read_extent", "write_extent"]

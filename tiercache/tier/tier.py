@@ -1,7 +1,8 @@
 """The files of one tier and the exact account of their bytes.
 
 Invariant I3: ``used_bytes <= capacity_bytes``, with the bytes that fills in flight have asked for included. Accounts
-are kept by one thread (the engine's); the blocking file calls of ``tier.files`` may run in any.
+are kept by one thread (the engine's); the blocking file calls of ``tier.files`` may run in any. With quotas each
+version is charged to the room of its name, and the victim for a newcomer comes from the newcomer's room.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tiercache.decisions import FORGETFUL, Decisions, Topic
@@ -21,6 +23,7 @@ from tiercache.model import Tier, VersionId
 from tiercache.policies.admission import Admission, Candidate, Everything
 from tiercache.tier.files import FoundFile, scan, unlink_quietly
 from tiercache.tier.health import Health, probe
+from tiercache.tier.rooms import Account, Quota, Room, Rooms
 
 if TYPE_CHECKING:
     from tiercache.policies.base import Policy
@@ -41,25 +44,14 @@ def charge_bytes(size_bytes: int) -> int:
     return max(1, -(-size_bytes // ALLOCATION_UNIT_BYTES)) * ALLOCATION_UNIT_BYTES
 
 
-class _Account:
-    """The bytes of one version: written ones, and those of fills in flight. Dead once the version left the tier."""
-
-    __slots__ = ("alive", "pending_bytes", "settled_bytes")
-
-    def __init__(self) -> None:
-        self.settled_bytes = 0
-        self.pending_bytes = 0
-        self.alive = True
-
-
 class Reservation:
     """Room for one extent of one version. Ends exactly once, by ``settle`` (it is written) or ``cancel``."""
 
     __slots__ = ("_account", "_tier", "charged_bytes", "version")
 
-    def __init__(self, tier: FileTier, version: VersionId, account: _Account, charged_bytes: int) -> None:
+    def __init__(self, tier: FileTier, version: VersionId, account: Account, charged_bytes: int) -> None:
         self._tier = tier
-        self._account: _Account | None = account
+        self._account: Account | None = account
         self.version = version
         self.charged_bytes = charged_bytes
 
@@ -71,7 +63,7 @@ class Reservation:
         """The fill failed."""
         self._tier._close(self.version, self._take(), self.charged_bytes, written=False)
 
-    def _take(self) -> _Account:
+    def _take(self) -> Account:
         assert self._account is not None, "a reservation ends once"
         account, self._account = self._account, None
         return account
@@ -83,7 +75,7 @@ class FileTier:
     ``on_evict`` is called before a victim's file is unlinked, ``is_pinned`` is asked for each candidate,
     ``reserved_bytes`` tells how much of the disk others may claim at any time: it stays free besides the floor.
     ``on_out`` is called when the disk is taken out; whoever can take it back calls ``probe`` when it is due.
-    ``slow_s``: what a block may take.
+    ``slow_s``: what a block may take. ``policy`` decides for what no quota names, so it is made for what they leave.
     """
 
     def __init__(
@@ -95,6 +87,7 @@ class FileTier:
         free_space_floor_bytes: int,
         policy: Policy,
         metrics: Metrics,
+        quotas: Sequence[Quota] = (),
         admission: Admission | None = None,
         decisions: Decisions = FORGETFUL,
         max_object_share: float = 0.5,
@@ -105,17 +98,18 @@ class FileTier:
         self.directory = os.fspath(directory)
         self.capacity_bytes = capacity_bytes
         self.floor_bytes = free_space_floor_bytes
-        self.max_object_bytes = int(capacity_bytes * max_object_share)
         self.policy = policy
+        self._rooms = Rooms(capacity_bytes, max_object_share, policy, quotas)
+        self.accessed: Callable[[VersionId], None] = self._accessed if quotas else policy.access
+        """A version was read; unknown ones are ignored."""
         self.admission = Everything() if admission is None else admission
-        self.is_choosy = admission is not None
+        self.is_choosy = admission is not None or bool(quotas)
         """Whether something may be refused for which there is room."""
         self.on_evict: Callable[[VersionId], None] = lambda version: None
         self.is_pinned: Callable[[VersionId], bool] = lambda version: False
         self.reserved_bytes: Callable[[], int] = lambda: 0
-        self._accounts: dict[VersionId, _Account] = {}
+        self._accounts: dict[VersionId, Account] = {}
         self._welcome: OrderedDict[VersionId, None] = OrderedDict()
-        self._used_bytes = 0
         self._pending_bytes = 0
         self.on_out: Callable[[], None] = lambda: None
         self.clock = clock
@@ -131,6 +125,9 @@ class FileTier:
         self._show_used = metrics.used_bytes.labels(tier=tier.label)
         self._show_resident = metrics.resident.labels(tier=tier.label)
         metrics.capacity_bytes.labels(tier=tier.label).set(capacity_bytes)
+        for room in self.quotas:
+            metrics.quota_capacity_bytes.labels(rule=room.rule).set(room.capacity_bytes)
+            metrics.quota_bytes.labels(rule=room.rule).set_function(partial(getattr, room, "used_bytes"))
         self._usable = capacity_bytes > 0 and self._make_directory()
 
     # --- what is here -------------------------------------------------------------------------------------------
@@ -138,7 +135,12 @@ class FileTier:
     @property
     def used_bytes(self) -> int:
         """Bytes of all files and of all fills in flight."""
-        return self._used_bytes
+        return self._rooms.used_bytes
+
+    @property
+    def quotas(self) -> Sequence[Room]:
+        """To look at; the first that matches a name counts."""
+        return self._rooms.named
 
     @property
     def works(self) -> bool:
@@ -158,11 +160,15 @@ class FileTier:
     def charged_bytes(self, version: VersionId) -> int:
         """What the account holds for one version, fills in flight included; 0 when it is not here."""
         account = self._accounts.get(version)
-        return account.settled_bytes + account.pending_bytes if account else 0
+        return account.charged_bytes if account else 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether that much fits without any eviction."""
-        return self._used_bytes + charge_bytes(size_bytes) <= self.capacity_bytes
+        """Whether that much fits without any eviction, in a tier without quotas."""
+        return self._rooms.rest.fits(charge_bytes(size_bytes))
+
+    def rule(self, name: bytes) -> str:
+        """The quota that an object of this name counts against; empty when there is none."""
+        return self._rooms.of(name).rule
 
     def scan(self) -> Iterator[tuple[VersionId, FoundFile]]:
         """The files that are there now; blocking. OSError when the directory cannot be read."""
@@ -170,56 +176,53 @@ class FileTier:
 
     # --- room ---------------------------------------------------------------------------------------------------
 
-    def takes(self, object_bytes: int) -> bool:
-        """Whether an object of this size may be kept at all; larger ones are streamed."""
-        return self.works and object_bytes <= self.max_object_bytes
+    def takes(self, object_bytes: int, name: bytes) -> bool:
+        """Whether an object of this size and name may be kept at all; larger ones are streamed."""
+        return self.works and object_bytes <= self._rooms.of(name).max_object_bytes
 
-    def shuts_out(self, object_bytes: int) -> str:
-        """Why it does not take any object of this size, in a word; empty when it does."""
-        if not self._usable:
-            return "off"
-        if not self._health.usable:
-            return "disk out of use"
-        return "" if object_bytes <= self.max_object_bytes else "too large"
+    def shuts_out(self, object_bytes: int, name: bytes) -> str:
+        """Why it does not take any object of this size and name, in a word; empty when it does."""
+        return self._shuts_out(object_bytes, self._rooms.of(name))
 
     def reserve(
-        self, version: VersionId, extent_bytes: int, *, object_bytes: int, name: bytes | None = None
+        self, version: VersionId, extent_bytes: int, *, object_bytes: int, name: bytes, is_there: bool = False
     ) -> Reservation | None:
         """Make room for an extent of a version, by eviction if need be; None when it cannot be kept.
 
-        With the object's ``name`` the extent will be written: policy and admission are asked at its first extent, with
-        the version's whole size, and the admission is told. Without it the file is there already, and whatever was
-        decided of its kind does not matter.
+        Policy and admission are asked at its first extent, with the version's whole size, and the admission is told
+        what will be written; not so when the file ``is_there`` already: what was decided of its kind does not matter.
 
         Each extent is charged by itself, so that a few blocks of a large object take the room of a few blocks.
         """
         charge = charge_bytes(extent_bytes)
-        why = self.shuts_out(object_bytes)
-        if not why and (why := self._refusal(version, charge, object_bytes, name)):
+        account = self._accounts.get(version)
+        room = self._rooms.of(name) if account is None else account.room
+        why = self._shuts_out(object_bytes, room)
+        asked = None if is_there or account is not None else Candidate(version, name)
+        if not why and (why := self._refusal(version, charge, object_bytes, room, asked)):
             self._count_rejected.inc()
         if why:
             self._note(version, Topic.ADMISSION, self.tier, why)
             return None
-        account = self._accounts.get(version)
         if account is None:
-            account = self._accounts[version] = _Account()
+            account = self._accounts[version] = Account(room)
             self._welcome.pop(version, None)
             self._note(version, Topic.ADMISSION, self.tier)
         account.pending_bytes += charge
         self._pending_bytes += charge
-        self._used_bytes += charge
-        self.policy.insert(version, account.settled_bytes + account.pending_bytes)
-        if name is not None:
+        self._rooms.charge(room, charge)
+        room.policy.insert(version, account.charged_bytes)
+        if not is_there:
             self.admission.writes(charge, self.clock())
         self._show()
         return Reservation(self, version, account, charge)
 
-    def restore(self, version: VersionId, charged_bytes: int) -> None:
+    def restore(self, version: VersionId, charged_bytes: int, *, name: bytes) -> None:
         """Enter a version that an earlier run left into the accounts; ``trim`` afterwards."""
-        account = self._accounts.setdefault(version, _Account())
-        self._used_bytes += charged_bytes
+        account = self._accounts.setdefault(version, Account(self._rooms.of(name)))
+        self._rooms.charge(account.room, charged_bytes)
         account.settled_bytes += charged_bytes
-        self.policy.insert(version, account.settled_bytes)
+        account.room.policy.insert(version, account.settled_bytes)
         self._show()
 
     def welcome(self, version: VersionId) -> None:
@@ -230,33 +233,43 @@ class FileTier:
             self._welcome.popitem(last=False)
 
     def trim(self) -> None:
-        """Evict what is over the capacity or, because others fill the disk, under the floor."""
+        """Evict what is over the capacity, or a quota, or, because others fill the disk, under the floor."""
         if self.works:
-            self._evict_for(0)
+            for room in self._rooms.all:
+                self._evict_for(0, room)
             self._floor_allows(0)
 
     def give_room(self, wanted_bytes: int) -> bool:
         """Evict for bytes of others, to which the disk is full; False when nothing can go. Victims that somebody has
         open give their room back later."""
-        goal, given = self._used_bytes - wanted_bytes, False
+        goal, given = self.used_bytes - wanted_bytes, False
         if not self.works:
             return False
-        while self._used_bytes > goal and self._evict_one(_NOBODY, "staged bytes"):
+        while self.used_bytes > goal and self._evict_anywhere(_NOBODY, "staged bytes"):
             given = True
         return given
 
     def drop(self, version: VersionId) -> None:
         """Remove a version for another reason than room. Its fills in flight stay charged until they end."""
-        if self._forget(version):
-            self.policy.remove(version)
+        account = self._forget(version)
+        if account is not None:
+            account.room.policy.remove(version)
         self._unlink(version)
 
-    def rename(self, old: VersionId, new: VersionId) -> None:
-        """The file of ``old`` was renamed to that of ``new``; fills of ``old`` in flight are not part of it."""
-        charged_bytes = self._accounts[old].settled_bytes if old in self._accounts else 0
-        if self._forget(old):
-            self.policy.remove(old)
-        self.restore(new, charged_bytes)
+    def rename(self, old: VersionId, new: VersionId, *, name: bytes) -> bool:
+        """The file of ``old`` was renamed to that of ``new``, an object of this name; fills of ``old`` in flight are
+        not part of it. False when the quota of the name does not take so large a file: it is gone then."""
+        account = self._forget(old)
+        charged_bytes = account.settled_bytes if account is not None else 0
+        room = self._rooms.of(name)
+        if account is not None:
+            account.room.policy.remove(old)
+            if room is not account.room and charged_bytes > room.max_object_bytes:
+                self._unlink(new)
+                return False
+        self.restore(new, charged_bytes, name=name)
+        self._evict_for(0, room, keep=new)
+        return True
 
     # --- health -------------------------------------------------------------------------------------------------
 
@@ -315,23 +328,41 @@ class FileTier:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _refusal(self, version: VersionId, charge: int, object_bytes: int, name: bytes | None) -> str:
+    def _accessed(self, version: VersionId) -> None:
+        account = self._accounts.get(version)
+        if account is not None:
+            account.room.policy.access(version)
+
+    def _shuts_out(self, object_bytes: int, room: Room) -> str:
+        if not self._usable:
+            return "off"
+        if not self._health.usable:
+            return "disk out of use"
+        if object_bytes <= room.max_object_bytes:
+            return ""
+        return "too large for its quota" if room.rule else "too large"
+
+    def _refusal(self, version: VersionId, charge: int, object_bytes: int, room: Room, asked: Candidate | None) -> str:
         """Why there is no place for an extent, in a word; empty when there is one, made by eviction if need be."""
-        if name is not None and version not in self._accounts:
-            admits = self.policy.admits(version, charge_bytes(object_bytes))
-            if not admits and version not in self._welcome:
-                return "policy"
-            why = self.admission.refuses(Candidate(version, name), self.clock())
+        if asked is not None:
+            whole = charge_bytes(object_bytes)
+            if not room.policy.admits(version, whole) and version not in self._welcome:
+                return "quota" if room.rule and not room.fits(whole) else "policy"
+            why = self.admission.refuses(asked, self.clock())
             if why:
                 self._refused.labels(tier=self.tier.label, why=why).inc()
                 return why
-        if not self._evict_for(charge, keep=version):
-            return "no room"
+        if not self._evict_for(charge, room, keep=version):
+            return "quota" if room.rule and not room.fits(charge) else "no room"
         return "" if self._floor_allows(charge, keep=version) else "free space"
 
-    def _evict_for(self, charge: int, *, keep: VersionId = _NOBODY) -> bool:
-        while self._used_bytes + charge > self.capacity_bytes:
-            if not self._evict_one(keep, "room"):
+    def _evict_for(self, charge: int, room: Room, *, keep: VersionId = _NOBODY) -> bool:
+        while not room.fits(charge):
+            if not self._evict_one(room, keep, "room"):
+                return False
+        # Another room is over its quota for a time, by a rename, and what is in it may be in use.
+        while self._rooms.used_bytes + charge > self.capacity_bytes:
+            if not self._evict_one(self._rooms.fullest_first()[0], keep, "room"):
                 return False
         return True
 
@@ -342,9 +373,9 @@ class FileTier:
             self.failed(error, "asking for free space")
             return False
         # A victim that somebody has open gives its room back later: evict what is missing once, never all there is.
-        goal = self._used_bytes - missing
-        while missing > 0 and self._used_bytes > goal:
-            if not self._evict_one(keep, "free space"):
+        goal = self._rooms.used_bytes - missing
+        while missing > 0 and self._rooms.used_bytes > goal:
+            if not self._evict_anywhere(keep, "free space"):
                 return False
         return missing <= 0 or self._missing_free_bytes(charge) <= 0
 
@@ -353,12 +384,16 @@ class FileTier:
         wanted_bytes = self.floor_bytes + self.reserved_bytes() + charge + self._pending_bytes
         return wanted_bytes - disk.f_bavail * disk.f_frsize
 
-    def _evict_one(self, keep: VersionId, why: str) -> bool:
-        victim = self.policy.evict(lambda key: key == keep or self.is_pinned(VersionId(key)))
+    def _evict_anywhere(self, keep: VersionId, why: str) -> bool:
+        """For bytes of others, which all rooms make way for: the fullest one first."""
+        return any(self._evict_one(room, keep, why) for room in self._rooms.fullest_first())
+
+    def _evict_one(self, room: Room, keep: VersionId, why: str) -> bool:
+        victim = room.policy.evict(lambda key: key == keep or self.is_pinned(VersionId(key)))
         if victim is None:
             return False
         version = VersionId(victim)
-        self._note(version, Topic.LEAVING, self.tier, why, self.policy.name, keep or None)
+        self._note(version, Topic.LEAVING, self.tier, why, room.policy.name, keep or None)
         self._count_evictions.inc()
         self._count_evicted_bytes.inc(self.charged_bytes(version))
         self.on_evict(version)
@@ -366,14 +401,13 @@ class FileTier:
         self._unlink(version)
         return True
 
-    def _forget(self, version: VersionId) -> bool:
+    def _forget(self, version: VersionId) -> Account | None:
         account = self._accounts.pop(version, None)
-        if account is None:
-            return False
-        account.alive = False
-        self._used_bytes -= account.settled_bytes
-        self._show()
-        return True
+        if account is not None:
+            account.alive = False
+            self._rooms.charge(account.room, -account.settled_bytes)
+            self._show()
+        return account
 
     def _unlink(self, version: VersionId) -> None:
         try:
@@ -381,16 +415,16 @@ class FileTier:
         except OSError as error:
             self.failed(error, "unlinking a file")
 
-    def _close(self, version: VersionId, account: _Account, charge: int, *, written: bool) -> None:
+    def _close(self, version: VersionId, account: Account, charge: int, *, written: bool) -> None:
         self._pending_bytes -= charge
         account.pending_bytes -= charge
         if written and account.alive:
             account.settled_bytes += charge
         else:
-            self._used_bytes -= charge
+            self._rooms.charge(account.room, -charge)
         if account.alive and not written:
-            if account.settled_bytes or account.pending_bytes:
-                self.policy.insert(version, account.settled_bytes + account.pending_bytes)
+            if account.charged_bytes:
+                account.room.policy.insert(version, account.charged_bytes)
             else:
                 self.drop(version)
         elif not account.alive and version not in self._accounts:
@@ -398,7 +432,7 @@ class FileTier:
         self._show()
 
     def _show(self) -> None:
-        self._show_used.set(self._used_bytes)
+        self._show_used.set(self._rooms.used_bytes)
         self._show_resident.set(len(self._accounts))
 
     def _make_directory(self) -> bool:
