@@ -145,6 +145,21 @@ async def test_an_unknown_small_file_is_opened_in_one_round_trip(rig: Rig) -> No
         assert [request.op for request in rig.origin.requests] == ["read_whole", "read_whole"]
 
 
+@pytest.mark.parametrize("nvme_bytes", [BS, 4096])
+@trio_test
+async def test_a_file_that_is_opened_and_read_is_one_miss(rig: Rig, nvme_bytes: int) -> None:
+    """Whether a tier keeps it or not: a client opens it, asks where it is, and reads what is nowhere."""
+    data = bytes_of("f", 5000)
+    version = rig.put("f", data)
+    async with rig.start(nvme_bytes=nvme_bytes) as run:
+        await run.cache.ensure_small(rig.origin, version.origin_id, b"f", BS)
+        if await run.cache.locate_verified(version) is None and await run.cache.ensure(version, 0, 5000) is None:
+            assert await run.cache.read(version, 0, 5000) == data
+        assert run.figure("misses_total") == 1
+        assert run.figure("read_bytes_total", "origin") == 5000
+        assert len(rig.origin.requests) == 1
+
+
 @trio_test
 async def test_an_empty_object_is_kept_as_an_empty_file(rig: Rig) -> None:
     """An empty object is complete at once: it has a location, costs one unit of room, and is charged once."""

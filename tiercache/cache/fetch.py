@@ -135,7 +135,7 @@ class Fetcher:
 
     def _begin_keeping(self, version: VersionRef, state: VersionState) -> tuple[Flight, Fill] | None:
         blocks = range(state.residency.block_count)
-        if self._is_kept(version) or any(state.has_or_awaits(block) for block in blocks):
+        if self.is_kept(version) or any(state.has_or_awaits(block) for block in blocks):
             return None
         flight = Flight(blocks, version.size_bytes)
         self._take_off(state, flight)
@@ -157,7 +157,8 @@ class Fetcher:
                 self._filler.cancel(fill)
             raise
 
-    def _is_kept(self, version: VersionRef) -> bool:
+    def is_kept(self, version: VersionRef) -> bool:
+        """Whether a tier has all of it."""
         if self._copies.is_complete(version.id):
             return True
         return not version.size_bytes and any(version.id in tier for tier in self._copies.tiers.values())

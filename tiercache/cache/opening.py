@@ -122,13 +122,11 @@ class Openings:
                 return (stat, version, None), True
             if len(data) != stat.size_bytes:
                 raise Broken(f"{key!r}: {len(data)} bytes came of an object of {stat.size_bytes}")
-            if not opening.ahead:
-                self._count_misses.inc()
-                self._count_bytes.inc(len(data))
             if draft is None:
                 return (stat, version, data), False
             with draft:
                 self._fetcher.keep_draft(version, data, draft)
+            self._count(opening, version)
             on_answer(stat)
             return (stat, version, data.toreadonly()), True
 
@@ -137,9 +135,16 @@ class Openings:
             stat, version, data = opened
             assert data is not None, "what is not kept are bytes"
             await self._fetcher.keep(version, data)
+            self._count(opening, version)
             on_answer(stat)
             opened = stat, version, data.toreadonly()
         return opened
+
+    def _count(self, opening: _Opening, version: VersionRef) -> None:
+        """What no tier keeps is counted when it is read."""
+        if not opening.ahead and self._fetcher.is_kept(version):
+            self._count_misses.inc()
+            self._count_bytes.inc(version.size_bytes)
 
 
 def _read_whole(origin: Origin, key: Key, limit_bytes: int, drafts_in: str) -> _Answer:

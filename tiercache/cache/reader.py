@@ -106,16 +106,17 @@ class Reader:
         blocks = blocks_of(offset, length)
         with self._states.use(version) as state:
             await self._verifier.check(version, state, blocks)
-            if not ahead:
-                self._count(version, state, blocks, 0)
+            resident = self._is_resident(state, blocks)
             if any(not state.residency.has(block) and self._overflow.get(version.id, block) for block in blocks):
                 return None  # it was fetched a moment ago and could not be kept
             assembly = Assembly(offset, length, wanted=False)
             self._send_for(version, state, blocks, assembly)
             await assembly.wait()
             location = self._copies.locate(version)
-            if location is None and all(state.residency.has(block) for block in blocks):
-                return self._copies.partial_location(version, state)
+            if location is None and self._is_resident(state, blocks):
+                location = self._copies.partial_location(version, state)
+            if location is not None and not ahead:
+                self._count(version, 0, resident=resident)  # else whoever reads it otherwise is counted
             return location
 
     def prefetch(self, version: VersionRef, offset: int, length: int) -> Ahead:
@@ -205,7 +206,7 @@ class Reader:
             for attempt in range(MAX_ATTEMPTS):
                 await self._verifier.check(version, state, blocks)
                 if not attempt:
-                    self._count(version, state, blocks, length)
+                    self._count(version, length, resident=self._is_resident(state, blocks))
                 assembly = Assembly(offset, length)
                 try:
                     resident = [block for block in blocks if state.residency.has(block)]
@@ -228,7 +229,7 @@ class Reader:
         """By whole blocks as long as there is memory to keep them for the next step of the reader; else these bytes and
         no more."""
         blocks = blocks_of(offset, length)
-        self._count(version, state, blocks, length)
+        self._count(version, length, resident=False)
         missing = [block for block in blocks if self._is_missing(version, state, block)]
         missing_bytes = sum(_length_of(version, range(block, block + 1)) for block in missing)
         if missing and not self._overflow.promise(missing_bytes):
@@ -322,8 +323,12 @@ class Reader:
         if tier != Tier.RAM:
             self._promoter.consider(version.id, version.size_bytes)
 
-    def _count(self, version: VersionRef, state: VersionState, blocks: range, length: int) -> None:
-        if all(state.residency.has(block) for block in blocks):
+    @staticmethod
+    def _is_resident(state: VersionState, blocks: range) -> bool:
+        return all(state.residency.has(block) for block in blocks)
+
+    def _count(self, version: VersionRef, length: int, *, resident: bool) -> None:
+        if resident:
             self._hit(version, Tier.NVME, length)
             return
         self._count_misses.inc()
