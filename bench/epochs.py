@@ -9,6 +9,7 @@ from typing import Any
 
 from tiercache.bench.cgroup import why_no_memory_group
 from tiercache.bench.dataset import DataSet, Piece, generate, shuffled
+from tiercache.bench.hinting import planned
 from tiercache.bench.loading import flood, load
 from tiercache.bench.node import ROOMY, Node
 from tiercache.bench.phases import Phase
@@ -16,13 +17,11 @@ from tiercache.bench.results import loaded_epoch
 from tiercache.bench.scarce import run_scarce
 from tiercache.bench.served import Served
 from tiercache.bench.spent import Spent
-from tiercache.bench.stage import Stage, our_options
+from tiercache.bench.stage import Stage
 from tiercache.bench.targets import BARE_LOOP, Role, Target, epoch_targets
 from tiercache.bench.terms import Terms
 from tiercache.bench.workloads import Epochs
 from tiercache.errors import ConfigError, TierCacheError
-from tiercache.filesystem import TierCacheFileSystem
-from tiercache.torch import PlannedBatchSampler
 
 SECOND = {Phase.HINTED: Phase.AGAIN_HINTED, Phase.SHUFFLED: Phase.AGAIN}
 """By the cold epoch that it follows."""
@@ -151,11 +150,3 @@ def prove_cold(target: Target, moved_bytes: int, spent: Spent) -> None:
             f"{target.name}: {moved_bytes} bytes were read in an epoch that began with nothing, and only "
             f"{received_bytes} came from the origin"
         )
-
-
-def planned(batches: Sequence[Sequence[int]], pieces: Sequence[Piece], node: Node, *, mounted: bool) -> Any:
-    """The same batches, whose order the node is told: by paths under its mount, or by those of its filesystem."""
-    if mounted:
-        return PlannedBatchSampler(batches, [f"{node.mountpoint}/{piece.name}" for piece in pieces])
-    fs = TierCacheFileSystem(**our_options(node.place, node), skip_instance_cache=True)
-    return PlannedBatchSampler(batches, [f"{node.place.root}/{piece.name}" for piece in pieces], fs=fs)

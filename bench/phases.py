@@ -27,7 +27,8 @@ class Phase(enum.StrEnum):
     AGAIN_HINTED = "second epoch, hinted"
     AGAIN = "second epoch, blind"
     TRAINING = "training"
-    SCARCE = "second epoch, little memory"
+    SCARCE = "second epoch, little memory, blind"
+    SCARCE_HINTED = "second epoch, little memory, hinted"
     RANDOM_EPOCHS = "random epochs"
 
 
@@ -51,6 +52,7 @@ MEANINGS: dict[Phase, str] = {
     Phase.AGAIN_HINTED: "by the node that read all of it once; another random order, told before",
     Phase.AGAIN: "by the node that read all of it once; another random order, nothing told",
     Phase.SCARCE: "everything in the NVMe tier, no RAM tier, and memory for half of the data's pages; read once before",
+    Phase.SCARCE_HINTED: "the same, and the order was told before; the local directory has nobody to tell",
     Phase.RANDOM_EPOCHS: "after the cache has filled, by a node whose NVMe tier holds a part of the data",
     Phase.TRAINING: "one epoch: read, decode, forward, backward, step",
 }

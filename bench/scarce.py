@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import accumulate, chain
 
 from tiercache.bench.cgroup import MemoryGroup
 from tiercache.bench.dataset import DataSet, shuffled
+from tiercache.bench.hinting import planned
 from tiercache.bench.loading import Batch, Loaded, load
-from tiercache.bench.node import ROOMY
+from tiercache.bench.node import ROOMY, Node
 from tiercache.bench.phases import Phase
 from tiercache.bench.processes import usage_of
 from tiercache.bench.results import loaded_epoch
-from tiercache.bench.served import Behind
+from tiercache.bench.served import Behind, Served
 from tiercache.bench.stage import Stage
 from tiercache.bench.targets import Role, Target, epoch_targets
 from tiercache.bench.terms import Terms
@@ -30,7 +33,7 @@ def run_scarce(stage: Stage, workload: Epochs, dataset: DataSet, terms: Terms) -
     targets = [
         target for target in epoch_targets(blind=False, mount=stage.mount, peers=()) if target.role is not Role.ORIGIN
     ]
-    stage.progress.expect(len(targets) * stage.rounds)
+    stage.progress.expect(2 * len(targets) * stage.rounds)
     with stage.behind(targets, place, terms, settings=NO_RAM_TIER) as behind, ExitStack() as stack:
         sessions = {
             target.name: stack.enter_context(
@@ -42,13 +45,26 @@ def run_scarce(stage: Stage, workload: Epochs, dataset: DataSet, terms: Terms) -
         group = stack.enter_context(MemoryGroup())
         stage.notes.append(_limit(group, stage, workload, dataset, behind))
         for number in range(stage.rounds):
-            for target in stage.rotated(targets, number, Phase.SCARCE):
-                stage.progress.say(f"{workload.name}, round {number + 1}: {target.name}")
-                for turn in ("before", "measured"):
-                    before = stage.before(behind.of(target))
-                    batches = _batches(workload, dataset, f"{workload.seed} {number} {turn}")
-                    loaded = _load(stage, workload, sessions[target.name], batches)
-                stage.add(loaded_epoch(workload.name, Phase.SCARCE, target, number, loaded, spent=before.spent()))
+            for phase in (Phase.SCARCE, Phase.SCARCE_HINTED):
+                for target in stage.rotated(targets, number, phase):
+                    stage.progress.say(f"{workload.name}, {phase}, round {number + 1}: {target.name}")
+                    node = behind.of(target) if phase is Phase.SCARCE_HINTED else None
+                    for turn in ("before", "measured"):
+                        before = stage.before(behind.of(target))
+                        batches = _batches(workload, dataset, f"{workload.seed} {number} {phase} {turn}")
+                        told = _told(batches, node, mounted=target.mounted) if turn == "measured" else batches
+                        loaded = _load(stage, workload, sessions[target.name], told)
+                    stage.add(loaded_epoch(workload.name, phase, target, number, loaded, spent=before.spent()))
+
+
+def _told(batches: list[Batch], node: Served | None, *, mounted: bool) -> Iterable[Batch]:
+    """The same, drawn from a sampler that tells the node of them."""
+    if not isinstance(node, Node):
+        return batches
+    pieces = list(chain.from_iterable(batches))
+    ends = list(accumulate(map(len, batches)))
+    numbers = [range(end - len(batch), end) for batch, end in zip(batches, ends, strict=True)]
+    return ([pieces[number] for number in batch] for batch in planned(numbers, pieces, node, mounted=mounted))
 
 
 def _fill(stage: Stage, workload: Epochs, dataset: DataSet, targets: list[Target], sessions: dict[str, str]) -> None:
@@ -59,7 +75,7 @@ def _fill(stage: Stage, workload: Epochs, dataset: DataSet, targets: list[Target
     stage.drop_paths(dataset.paths())
 
 
-def _load(stage: Stage, workload: Epochs, session: str, batches: list[Batch]) -> Loaded:
+def _load(stage: Stage, workload: Epochs, session: str, batches: Iterable[Batch]) -> Loaded:
     loaded = load(stage.pool, session, batches, workers=workload.workers, prefetch=workload.prefetch)
     stage.pool.call(session, "settle", workers=workload.workers)
     return loaded

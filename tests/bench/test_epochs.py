@@ -16,6 +16,7 @@ from tiercache.bench.epochs import SECOND
 from tiercache.bench.peers.choice import KINDS
 from tiercache.bench.phases import Phase
 from tiercache.bench.suites import find_workloads
+from tiercache.bench.phases import Phase
 from tiercache.bench.targets import BARE_LOOP, MOUNT, OURS_CAT, PLAIN_OPEN, S3FS_CAT
 from tiercache.config.schema import PolicyName
 from tiercache.errors import ConfigError
@@ -83,8 +84,9 @@ def test_the_second_epoch_is_read_with_memory_for_half_of_it(
     found = run("epochs-nvme", [*quick_arguments, "--set=nvme.capacity=1GiB"], tmp_path)
     assert bench_keys() == []
     assert any("for the page cache of" in note for note in found["notes"])
-    rows = {row["target"]: row for row in found["rows"]}
-    assert rows.keys() == {MOUNT, OURS_CAT, PLAIN_OPEN}
+    rows = {(row["phase"], row["target"]): row for row in found["rows"]}
+    phases = (Phase.SCARCE, Phase.SCARCE_HINTED)
+    assert rows.keys() == {(phase, target) for phase in phases for target in (MOUNT, OURS_CAT, PLAIN_OPEN)}
     for row in rows.values():
         assert row["against_local"]["median"] > 0
         assert row["asked"]["gets"] == 0
