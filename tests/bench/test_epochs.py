@@ -16,7 +16,6 @@ from tiercache.bench.epochs import SECOND
 from tiercache.bench.peers.choice import KINDS
 from tiercache.bench.phases import Phase
 from tiercache.bench.suites import find_workloads
-from tiercache.bench.phases import Phase
 from tiercache.bench.targets import BARE_LOOP, MOUNT, OURS_CAT, PLAIN_OPEN, S3FS_CAT
 from tiercache.config.schema import PolicyName
 from tiercache.errors import ConfigError
