@@ -36,7 +36,7 @@ class Policy(Protocol):
 
     def evict(self, pinned: Callable[[CacheKey], bool] = ...) -> CacheKey | None:
         """Choose the next victim that is not pinned, forget it as resident and return it; None if there is none
-        (empty, all pinned, or a policy that never evicts)."""
+        (empty, or all pinned)."""
         ...
 
     def remove(self, key: CacheKey) -> None:

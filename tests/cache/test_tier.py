@@ -16,7 +16,7 @@ from rig.small_disk import free_bytes, small_disk
 from rig.tiers import UNIT, Clock, fill, make_tier, version
 from tiercache.metrics import Metrics
 from tiercache.model import Tier
-from tiercache.policies import make_policy
+from tiercache.policies import POLICIES, make_policy
 from tiercache.tier import FileTier, Reservation, write_extent
 from tiercache.tier.health import FAILURES_BEFORE_OUT, FIRST_PAUSE_S
 from tiercache.units import MIB
@@ -83,10 +83,24 @@ def test_a_few_blocks_of_a_large_object_take_the_room_of_a_few_blocks(tmp_path: 
     assert version(1) in tier
 
 
-def test_hold_never_evicts(tmp_path: Path) -> None:
-    """With the hold policy what came first stays, and a full tier refuses."""
+every_policy = pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"planned"}))
+
+
+def test_hold_evicts_for_no_newcomer(tmp_path: Path) -> None:
+    """With the hold policy what came first stays, and a full tier refuses. Staged bytes get room all the same."""
     tier = make_tier(tmp_path, units=3, policy="hold")
     assert [fill(tier, number, UNIT) for number in range(5)] == [True, True, True, False, False]
+    assert tier.give_room(UNIT)
+    assert tier.used_bytes == 2 * UNIT
+
+
+@every_policy
+def test_a_tier_that_became_smaller_evicts_what_is_too_much(tmp_path: Path, policy: str) -> None:
+    tier = make_tier(tmp_path, units=2, policy=policy)
+    for number in range(5):
+        tier.restore(version(number), UNIT, name=b"f")
+    tier.trim()
+    assert tier.used_bytes == 2 * UNIT
 
 
 def test_repeated_failures_take_a_disk_out_and_a_probe_brings_it_back(tmp_path: Path) -> None:
