@@ -21,7 +21,7 @@ from tiercache.origins.http_status import UploadGone
 T = TypeVar("T")
 
 
-_ENTRIES_AT_ONCE = 256
+ENTRIES_AT_ONCE = 256
 """Of a listing that has no pages of its own, so many count as one request."""
 
 
@@ -256,9 +256,12 @@ class RetryingOrigin:
             nonlocal entries
             if repeated:
                 entries = start()
-            return list(itertools.islice((entry for entry in entries if entry.key not in told), _ENTRIES_AT_ONCE))
+            return list(itertools.islice((entry for entry in entries if entry.key not in told), ENTRIES_AT_ONCE))
 
-        while page := self._retrying(op, advance):
+        more = True
+        while more:
+            page = self._retrying(op, advance)
+            more = len(page) == ENTRIES_AT_ONCE
             told.update(entry.key for entry in page)
             yield from page
 
