@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-quick=(-m "not exhaustive")
+quick=(-m "not exhaustive and not integration")
 if [ $# -gt 0 ]; then
     exec .venv/bin/pytest --ignore=tests/integrations "${quick[@]}" "$@"
 fi

@@ -7,4 +7,4 @@ if [ $# -gt 0 ]; then
     exec .venv/bin/pytest -m "integration or exhaustive" "$@"
 fi
 exec scripts/side_by_side.sh tests/integrations tests/bench -m "integration or exhaustive" \
-    -- --ignore=tests/integrations --ignore=tests/bench -m exhaustive
+    -- --ignore=tests/integrations --ignore=tests/bench -m "integration or exhaustive"

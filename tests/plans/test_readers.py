@@ -218,12 +218,10 @@ def test_a_program_on_a_mount_reads_what_its_plan_brought(
             sampler.set_epoch(epoch)
             for place in sampler:
                 assert Path(paths[place]).read_bytes() == content(place)
-        reads = told(own_engine, "plan_reads_total")
-        assert reads["ready"] + reads["late"] + reads["missed"] >= FILES
-        assert (
-            told(own_engine, "plan_files_total")["fetched"] + own_engine.client.status()["metrics"]["misses_total"]
-            >= FILES
-        )
+        reads, files = told(own_engine, "plan_reads_total"), told(own_engine, "plan_files_total")
+        # What lies in the kernel's pages at the end of a plan is read without anybody's knowing.
+        assert sum(reads.values()) + files["skipped"] >= FILES
+        assert files["fetched"] + own_engine.client.status()["metrics"]["misses_total"] >= FILES
         with pytest.raises(MountError, match="another mount"):
             planner_of([paths[0], "/elsewhere"])
 
