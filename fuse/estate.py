@@ -23,7 +23,10 @@ CHANGES_MAX = 1024
 
 _MAGIC = 0x7463_6573_7461_7401
 _HEADER = struct.Struct("<QQQ")
-"""Magic number of the form, the last handle number that was given out, and how many places were ever used."""
+"""Magic number of the form, the last handle number that was given out, and how many places were ever used. The last two
+are written by themselves, each at once: ``pack_into`` would clear the header first, and an engine that is killed then
+would leave none."""
+_LAST_NUMBER, _USED = 1, 2
 _HEADER_BYTES = 64
 _CHANGE = struct.Struct("<QQ")
 _OPEN = struct.Struct("<QQ16sQQIIIIIIQQQ")
@@ -81,8 +84,8 @@ class Estate:
         """Map the memory behind ``descriptor``, which is ours from now on. ValueError when it has another form."""
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, _SIZE_BYTES)
-        header: tuple[int, int, int] = _HEADER.unpack_from(self._map)
-        magic, self._last_number, self._used = header
+        self._header = memoryview(self._map)[: _HEADER.size].cast("Q")
+        magic, self._last_number, self._used = self._header
         if magic != _MAGIC:
             raise ValueError("the open files of this mount were written in another form")
         self._places: dict[int, int] = {}
@@ -125,7 +128,7 @@ class Estate:
     def new_number(self) -> int:
         """A handle number that this mount never had."""
         self._last_number += 1
-        self._write_header()
+        self._header[_LAST_NUMBER] = self._last_number
         return self._last_number
 
     def opened(self, slot: OpenSlot) -> None:
@@ -141,7 +144,7 @@ class Estate:
             return
         self._places[slot.number] = place
         _OPEN.pack_into(self._map, _OPEN_AT + place * _OPEN.size, *slot)
-        self._write_header()
+        self._header[_USED] = self._used
 
     def closed(self, number: int) -> None:
         """Forget an open file."""
@@ -150,9 +153,6 @@ class Estate:
             end = _OPEN_AT + (place + 1) * _OPEN.size
             self._map[end - _NUMBER_BYTES : end] = bytes(_NUMBER_BYTES)
             self._free.append(place)
-
-    def _write_header(self) -> None:
-        _HEADER.pack_into(self._map, 0, _MAGIC, self._last_number, self._used)
 
     # -- changes of names ---------------------------------------------------------------------------
 
@@ -193,5 +193,6 @@ class Estate:
 
     def close(self) -> None:
         """Give the memory up; the supervisor's part of it stays as long as it wants."""
+        self._header.release()
         self._map.close()
         os.close(self.descriptor)

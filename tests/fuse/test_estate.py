@@ -56,6 +56,14 @@ def test_open_files_are_found_as_they_were(estate: Estate) -> None:
     again.close()
 
 
+def test_what_makes_it_an_estate_is_written_once(estate: Estate) -> None:
+    """An engine that is killed while it writes it anew would leave none, and the mount would be given up."""
+    os.pwrite(estate.descriptor, b"mark", 0)
+    estate.opened(slot(estate.new_number()))
+    estate.closed(1)
+    assert os.pread(estate.descriptor, 4, 0) == b"mark"
+
+
 def test_no_handle_number_is_given_out_twice(estate: Estate) -> None:
     numbers = [estate.new_number() for _ in range(3)]
     again = next_engine(estate)
