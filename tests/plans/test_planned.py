@@ -185,3 +185,23 @@ def test_a_plan_that_ends_makes_room_for_the_next() -> None:
             assert ours.figure("plan_files_total")["skipped"] >= 8
 
     run(scenario)
+
+
+@pytest.mark.parametrize(("each_s", "all_of_them"), [(0.005, True), (0.0002, False)])
+def test_only_readers_that_have_time_get_files_pushed(each_s: float, all_of_them: bool) -> None:
+    """A fast one needs the processors for itself."""
+
+    async def scenario() -> None:
+        async with runner(lead_min=16) as ours:
+            store, order, pushed = Store(), keys(3000), list[Key]()
+
+            def push(key: Key) -> bool:
+                pushed.append(key)
+                return False
+
+            running = ours.planned.start(Plan(listed(order)), ORIGIN, store.bring, push)
+            ours.planned.reached(running, 0)
+            await read_all(ours.planned, order, each_s=each_s)
+            assert len(pushed) > 2900 if all_of_them else len(pushed) < 1000
+
+    run(scenario)

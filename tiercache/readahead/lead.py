@@ -16,6 +16,9 @@ from tiercache.readahead.plan import Read
 FADES_S: Final = 5.0
 """Reads count for the rate for about so long."""
 
+SHORTEST_S: Final = 0.05
+"""A rate is that of so much time at least."""
+
 MARGIN: Final = 2.0
 """How many times the lead of Little's law."""
 
@@ -37,6 +40,7 @@ class Lead:
         self._waits = 0
         self._count = 0.0
         self._counted_s = 0.0
+        self._began_s = math.inf
         self._fetched = 0
         self._latency_s = 0.0
         self._deviation_s = 0.0
@@ -50,8 +54,13 @@ class Lead:
         latency_s = self._latency_s + 4 * self._deviation_s
         return min(self._most, math.ceil(MARGIN * self._count / FADES_S * latency_s))
 
+    def rate(self, at_s: float) -> float:
+        """Files that were read per second of late, or since the beginning."""
+        return self._count / min(FADES_S, max(SHORTEST_S, at_s - self._began_s))
+
     def read(self, how: Read, at_s: float) -> None:
         """The reader opened a planned file."""
+        self._began_s = min(self._began_s, at_s)
         self._count = 1 + self._count * math.exp(-max(0.0, at_s - self._counted_s) / FADES_S)
         self._counted_s = at_s
         if how is Read.READY:
