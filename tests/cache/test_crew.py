@@ -155,6 +155,22 @@ async def test_what_could_not_be_recorded_has_arrived_all_the_same(
 
 
 @trio_test
+async def test_nobody_waits_for_ever_when_no_transaction_can_begin(caplog: pytest.LogCaptureFixture) -> None:
+    @contextmanager
+    def broken() -> Iterator[None]:
+        raise Broken("the catalog failed")
+        yield
+
+    threads = Crew(2, broken)
+    with trio.fail_after(30):
+        assert await threads.run(lambda: b"bytes", lambda data: data) == b"bytes"
+        with pytest.raises(Absent):
+            await threads.run(lambda: fail(Absent("no")), lambda data: data)
+    threads.close()
+    assert (threads.under_way, "could not be recorded: the catalog failed" in caplog.text) == (0, True)
+
+
+@trio_test
 async def test_the_threads_end_with_it() -> None:
     together, before = Together(), threading.active_count()
     with crew(3, together) as threads:

@@ -47,6 +47,11 @@ class _Job(Generic[T, R]):
         except IndexError:
             return False
 
+    def land(self) -> None:
+        """What came is landed; an error of that is the result then."""
+        if isinstance(self.result, outcome.Value):
+            self.result = outcome.capture(self.landed, self.result.value)
+
 
 class Crew:
     """``size`` threads. ``together`` is entered around the landings of one turn; when it raises at its end (they could
@@ -106,17 +111,18 @@ class Crew:
 
     def _land(self) -> None:
         """In trio's thread, outside any task: nothing may be raised here."""
-        jobs: list[_Job[object, object]] = []
+        jobs = [self._back.popleft() for _ in range(min(len(self._back), LANDED_AT_ONCE))]
+        waiting = jobs[::-1]  # taken from its end, in the order of arrival
         try:
             with self._together():
-                while self._back and len(jobs) < LANDED_AT_ONCE:
-                    jobs.append(job := self._back.popleft())
-                    if isinstance(job.result, outcome.Value):
-                        job.result = outcome.capture(job.landed, job.result.value)
+                while waiting:
+                    waiting.pop().land()
         except TierCacheError as error:
             log.warning("%d fetched files could not be recorded: %s", len(jobs), error)
         except Exception:
             log.exception("%d fetched files could not be recorded", len(jobs))
+        for job in waiting:  # there was no transaction to begin with: whoever waits must hear all the same
+            job.land()
         for job in jobs:
             self.under_way -= 1
             trio.lowlevel.reschedule(job.task, job.result)
